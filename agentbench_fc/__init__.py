@@ -1,0 +1,1 @@
+"""AgentBench's function-call tasks behind one interface: Gymnasium envs, sessions, evaluation."""

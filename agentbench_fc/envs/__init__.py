@@ -1,0 +1,1 @@
+"""Gymnasium: spaces, the env and the vector env."""

@@ -1,0 +1,1 @@
+"""Adapters to other libraries: thin, imported lazily, an extra each."""

@@ -1,0 +1,119 @@
+"""TaskSpec: what is fixed about a task (tools, limits, prompts, splits), and how task.yaml is read into it.
+
+A spec is resolved: profile and prompt style are chosen when it is made, so nobody downstream asks again. Profile
+`agentbench` overlays the keys below `profiles.agentbench`; prompt style `compact` takes the short texts and drops the
+descriptions from the tools, which small models cannot use and pay for in context.
+
+Not here: where a task's folder is found (registry.py); what the limits do (session.py).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from agentbench_fc.errors import CallerError, TaskError, did_you_mean
+from agentbench_fc.messages import ToolSpec, tool_name
+
+Affinity = Literal["any", "thread", "process"]
+CallsPerTurn = Literal["all", "first"]
+Profile = Literal["default", "agentbench"]
+PROFILES: tuple[str, ...] = get_args(Profile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """The fixed facts of a task under one profile and prompt style."""
+
+    name: str
+    version: str = "0.0.0"
+    summary: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    finish_tool: str | None = None
+    """The tool that ends an episode; the no-op and constant players call it."""
+    max_turns: int = 20
+    """Agent turns; the last one that does not finish ends as `task limit reached`."""
+    max_output_chars: int = 10_000
+    """Longer tool outputs are cut, with a note of how much is missing."""
+    max_invalid_calls: int | None = None
+    """Invalid calls and turns without a call before `agent invalid action`; None: only the turn limit."""
+    start_timeout_s: float = 60.0
+    call_timeout_s: float | None = 30.0
+    """Deadline of one tool call in seconds; None runs calls on the caller's own thread, without a deadline."""
+    affinity: Affinity = "any"
+    calls_per_turn: CallsPerTurn = "all"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the chosen prompt style: `system`, `user` and whatever else the task needs."""
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """Name -> one line about it."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    profile: str = "default"
+    prompt: str = "default"
+
+    def __post_init__(self) -> None:
+        for name in ("max_turns", "max_output_chars", "start_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise CallerError(f"{name} is {getattr(self, name)} [task {self.name}]. Use a positive number.")
+        if self.call_timeout_s is not None and self.call_timeout_s <= 0:
+            raise CallerError(f"call_timeout_s is {self.call_timeout_s} [task {self.name}]. Use seconds > 0, or null.")
+        for name, allowed in (("affinity", get_args(Affinity)), ("calls_per_turn", get_args(CallsPerTurn))):
+            if getattr(self, name) not in allowed:
+                raise CallerError(f"{name} is {getattr(self, name)!r} [task {self.name}]. Known: {', '.join(allowed)}.")
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that shapes an episode; transcripts carry it."""
+        text = json.dumps(asdict(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_spec(path: Path, *, profile: str = "default", prompt: str = "default", **overrides: Any) -> TaskSpec:
+    """Reads a task.yaml under one profile and prompt style; `overrides` replace single fields.
+
+    Raises:
+        CallerError: unknown profile, prompt style or override.
+        TaskError: the file itself is wrong.
+    """
+    import yaml
+
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise TaskError(f"task.yaml cannot be read: {error} [{path}]. Restore it from the package.") from error
+    profiles = raw.pop("profiles", {})
+    if profile != "default":
+        if profile not in profiles:
+            raise CallerError(f"no profile {profile!r} [task {raw['name']}]. {did_you_mean(profile, PROFILES)}")
+        raw |= profiles[profile]
+    styles = raw.pop("prompts", {})
+    if styles and prompt not in styles:
+        raise CallerError(f"no prompt style {prompt!r} [task {raw['name']}]. {did_you_mean(prompt, styles)}")
+    tools = raw.pop("tools", [])
+    if names := raw.pop("only_tools", None):
+        tools = [tool for tool in tools if tool_name(tool) in names]
+    known = {f.name for f in fields(TaskSpec)} - {"profile", "prompt", "prompts", "tools"}
+    for key in overrides:
+        if key not in known:
+            raise CallerError(f"unknown option {key!r} [task {raw['name']}]. {did_you_mean(key, known)}")
+    if unknown := set(raw) - known:
+        raise TaskError(f"unknown key {sorted(unknown)} [{path}]. {did_you_mean(min(unknown), known)}")
+    return TaskSpec(
+        **(raw | overrides),
+        tools=tuple(_without_descriptions(tool) if prompt == "compact" else tool for tool in tools),
+        prompts=styles.get(prompt, {}),
+        profile=profile,
+        prompt=prompt,
+    )
+
+
+def _without_descriptions(tool: ToolSpec) -> ToolSpec:
+    def strip(node: Any) -> Any:
+        if isinstance(node, dict):
+            kept = {k: v for k, v in node.items() if not (k == "description" and isinstance(v, str))}
+            return {k: strip(v) for k, v in kept.items()}
+        return [strip(item) for item in node] if isinstance(node, list) else node
+
+    function = tool["function"]
+    return {"type": "function", "function": {"name": function["name"], "parameters": strip(function["parameters"])}}

@@ -1,0 +1,1 @@
+"""A thin trainer: TRL's GRPO with asynchronous rollouts, cross-policy sampling and per-task normalization."""

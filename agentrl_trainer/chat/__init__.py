@@ -1,0 +1,1 @@
+"""Tokens of a conversation: chat-template rendering and the append-only token buffer."""

@@ -1,0 +1,1 @@
+"""The rollout process: one coroutine per trajectory, whole groups, bounded staleness."""
