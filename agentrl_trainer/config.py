@@ -1,0 +1,376 @@
+"""The configuration of a run: one frozen dataclass per concern; its defaults are the quick start.
+
+>>> RunConfig().tasks[0].name, RunConfig().batch.min_trajectories
+('db', 32)
+>>> Staleness(max_lag=-1)
+Traceback (most recent call last):
+agentbench_fc.errors.CallerError: max_lag is -1 [staleness.max_lag]. Use 0 (synchronous) or more.
+
+A field says its unit and its effect below itself. Values are checked when an object is made, so a configuration that
+exists is usable. What spans two sections is checked by `RunConfig`.
+
+Not here: YAML files and `key=value` overrides (configfile.py); what the `trl` section may hold (trainer.py).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from agentbench_fc.errors import CallerError
+
+TINY = "tiny-fc"
+"""Name of the policy that ships with the package."""
+AUTO = "auto"
+
+
+def _check(value: float, name: str, advice: str, *, low: float, strict: bool = False) -> None:
+    if not math.isfinite(value) or value < low or (strict and value == low):
+        raise CallerError(f"{name.rpartition('.')[2]} is {value} [{name}]. {advice}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """The policy that is trained."""
+
+    path: str = TINY
+    """A folder with a Hugging Face causal model and its tokenizer, a hub name, or `tiny-fc`. `model=PATH` is short."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the trained weights; engines sample with the same."""
+    device: str = AUTO
+    """`cpu`, `cuda`, `cuda:1` …; auto: CUDA where there is one."""
+    parser: str = AUTO
+    """Name of the tool-call parser (agentbench_fc.parsers); auto: by the tokenizer's chat template."""
+    threads: int = 1
+    """CPU threads of each process that holds a model; more do not help below some 10 M parameters."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, a third more time."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise CallerError("path is empty [model.path]. Give a model folder, or tiny-fc.")
+        _check(self.threads, "model.threads", "Use 1 or more.", low=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMix:
+    """One task and its share of the rollouts."""
+
+    name: str
+    """A task known to agentbench_fc: built in, from another package, or `path/to/file.py:TASK`."""
+    weight: float = 1.0
+    """Relative share of the groups; 0 only evaluates it."""
+    split: str = "train"
+    """Where training samples are drawn from."""
+    eval_split: str = "dev"
+    """Held-out samples for the evaluation."""
+    prompt: str = AUTO
+    """Prompt style; auto: `compact` for tiny-fc on built-in tasks, else `default`."""
+    profile: str = "default"
+    """`default` or `agentbench`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the task, e.g. `max_turns`, `max_invalid_calls`, a backend."""
+    concurrency: int = 0
+    """Episodes of this task that may be open at once; 0: no limit of its own."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise CallerError("a task has no name [tasks]. Give each entry a name, e.g. `- name: db`.")
+        _check(self.weight, f"tasks.{self.name}.weight", "Use 0 (evaluate only) or more.", low=0)
+        _check(self.concurrency, f"tasks.{self.name}.concurrency", "Use 0 (no limit) or more.", low=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How training rollouts are sampled. There is no top-p or top-k: they would bias the importance ratio."""
+
+    temperature: float = 0.8
+    """Of engines and loss alike. 0 cannot be trained on."""
+    max_new_tokens: int = 96
+    """Tokens of one agent turn; a longer turn is cut and ends as it stands."""
+    max_context: int = 1024
+    """Tokens of a whole trajectory; beyond, the episode ends as `agent context limit`."""
+
+    def __post_init__(self) -> None:
+        _check(self.temperature, "sampling.temperature", "Use more than 0.", low=0, strict=True)
+        _check(self.max_new_tokens, "sampling.max_new_tokens", "Use 1 or more.", low=1)
+        if self.max_context <= self.max_new_tokens:
+            raise CallerError(
+                f"max_context is {self.max_context} [sampling.max_context]. "
+                f"It must hold a prompt and max_new_tokens = {self.max_new_tokens}."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """The rollout process: how much is in flight and how long anything may take."""
+
+    max_groups: int = 8
+    """Groups in flight at once; each holds `group_size` episodes."""
+    queue_groups: int = 8
+    """Finished groups that may wait for the trainer; a full queue stops admission, nothing is dropped."""
+    straggler_s: float = 120.0
+    """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
+    generate_timeout_s: float = 60.0
+    """Deadline of one agent turn on an engine; afterwards another engine is tried."""
+    start_timeout_s: float = 120.0
+    """Deadline for the rollout process and its engines to be ready."""
+    retries: int = 2
+    """Attempts after the first for an episode that failed by infrastructure, before its member is masked."""
+    abnormal_penalty: float = -0.2
+    """Reward of an episode that ends abnormally (limits, invalid actions); 0 keeps the raw reward."""
+
+    def __post_init__(self) -> None:
+        _check(self.max_groups, "rollout.max_groups", "Use 1 or more.", low=1)
+        _check(self.queue_groups, "rollout.queue_groups", "Use 1 or more.", low=1)
+        _check(self.retries, "rollout.retries", "Use 0 or more.", low=0)
+        for name in ("straggler_s", "generate_timeout_s", "start_timeout_s"):
+            _check(getattr(self, name), f"rollout.{name}", "Use seconds > 0.", low=0, strict=True)
+        if not -1 <= self.abnormal_penalty <= 0:
+            raise CallerError(
+                f"abnormal_penalty is {self.abnormal_penalty} [rollout.abnormal_penalty]. Use a value from -1 to 0."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """How old a trained token may be; ages count weight versions, one per optimizer step."""
+
+    max_lag: int = 2
+    """Hard bound on fresh-engine tokens: an older one is masked in the loss and counted. 0 is synchronous training."""
+
+    def __post_init__(self) -> None:
+        _check(self.max_lag, "staleness.max_lag", "Use 0 (synchronous) or more.", low=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The pool that samples: fresh engines follow every step, stale ones lag (cross-policy sampling)."""
+
+    kind: Literal["transformers"] = "transformers"
+    """`transformers`: in the rollout side's own processes, nothing to start."""
+    fresh: int = 1
+    """Engines with the newest weights."""
+    stale: int = 1
+    """Engines that take new weights only every `stale_sync_steps`."""
+    cross_policy: Literal["step", "trajectory", "none"] = "step"
+    """What one draw from the pool decides: one agent turn (the paper), a whole trajectory, or fresh engines only."""
+    stale_sync_steps: int = 4
+    """Optimizer steps between two updates of the stale engines."""
+    max_batch: int = 64
+    """Sequences that one engine decodes together."""
+    batch_wait_ms: float = 3.0
+    """How long an idle engine waits for further requests before it starts."""
+    weights_dir: Path | None = None
+    """Where weight versions pass from the trainer to the engines; None: memory-backed where there is room."""
+
+    def __post_init__(self) -> None:
+        _check(self.fresh, "engines.fresh", "At least one engine must follow the trainer.", low=1)
+        _check(self.stale, "engines.stale", "Use 0 or more.", low=0)
+        _check(self.stale_sync_steps, "engines.stale_sync_steps", "Use 1 or more.", low=1)
+        _check(self.max_batch, "engines.max_batch", "Use 1 or more.", low=1)
+        _check(self.batch_wait_ms, "engines.batch_wait_ms", "Use 0 or more milliseconds.", low=0)
+        if self.fresh + self.stale > 127:
+            raise CallerError(f"{self.fresh + self.stale} engines [engines]. A pool holds at most 127.")
+
+    @property
+    def used_stale(self) -> int:
+        """Stale engines that are started; none without cross-policy sampling."""
+        return 0 if self.cross_policy == "none" else self.stale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The dynamic batch: a step takes what waits, between two bounds."""
+
+    min_trajectories: int = 32
+    """A step waits for so many."""
+    max_trajectories: int = 96
+    """A step takes no more; the rest stays queued. Whole groups only."""
+    micro_batch_tokens: int = 8192
+    """Padded tokens (rows x longest) of one forward pass; the gradient does not depend on it."""
+    wait_s: float = 300.0
+    """Seconds without a batch after which the run ends with a diagnosis."""
+    stall_report_s: float = 30.0
+    """Seconds of waiting after which the log says who waits on what."""
+
+    def __post_init__(self) -> None:
+        _check(self.min_trajectories, "batch.min_trajectories", "Use 1 or more.", low=1)
+        _check(self.micro_batch_tokens, "batch.micro_batch_tokens", "Use 1 or more.", low=1)
+        for name in ("wait_s", "stall_report_s"):
+            _check(getattr(self, name), f"batch.{name}", "Use seconds > 0.", low=0, strict=True)
+        if self.max_trajectories < self.min_trajectories:
+            raise CallerError(
+                f"max_trajectories is {self.max_trajectories} [batch.max_trajectories]. "
+                f"It must not be below min_trajectories = {self.min_trajectories}."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimization:
+    """AdamW, its schedule, and the clipped objective."""
+
+    learning_rate: float = 3e-4
+    """Peak; for a full-size model use 1e-6."""
+    warmup_steps: int = 3
+    """Steps of linear rise."""
+    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
+    """What follows the rise."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled decay."""
+    beta1: float = 0.9
+    """AdamW's momentum."""
+    beta2: float = 0.99
+    """AdamW's second-moment decay; short runs want it below 0.999."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    loss_type: Literal["dapo", "cispo", "vespo"] = "dapo"
+    """Those that divide by the tokens of the whole batch, so that micro-batches add up exactly."""
+    epsilon: float = 0.2
+    """Lower clip of the importance ratio."""
+    epsilon_high: float = 0.28
+    """Upper clip."""
+    kl: float = 0.0
+    """Weight of the KL term against the initial model; above 0 a copy of it is kept."""
+
+    def __post_init__(self) -> None:
+        _check(self.learning_rate, "optimization.learning_rate", "Use more than 0.", low=0, strict=True)
+        _check(self.warmup_steps, "optimization.warmup_steps", "Use 0 or more.", low=0)
+        _check(self.weight_decay, "optimization.weight_decay", "Use 0 or more.", low=0)
+        _check(self.max_grad_norm, "optimization.max_grad_norm", "Use more than 0.", low=0, strict=True)
+        _check(self.kl, "optimization.kl", "Use 0 or more.", low=0)
+        for name in ("epsilon", "epsilon_high"):
+            _check(getattr(self, name), f"optimization.{name}", "Use more than 0, e.g. 0.2.", low=0, strict=True)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise CallerError(f"{name} is {getattr(self, name)} [optimization.{name}]. Use a value in [0, 1).")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalization:
+    """From rewards to advantages: within the group, then within the task."""
+
+    group_scale: Literal["std", "none"] = "std"
+    """`std`: (reward - mean) / std of the group (GRPO); `none`: only the mean is subtracted."""
+    task: Literal["batch", "none"] = "batch"
+    """`batch`: zero mean and unit deviation over the trained tokens of each task in the batch (AgentRL)."""
+    center: bool = True
+    """False: a task's advantages are scaled only, so no sign can flip."""
+    exclude_zero_variance: bool = True
+    """Groups whose rewards are all equal keep advantage 0 and stay out of the task's statistics; False: the paper."""
+    tolerance: float = 1e-6
+    """Rewards this close are equal."""
+
+    def __post_init__(self) -> None:
+        _check(self.tolerance, "normalization.tolerance", "Use 0 or more.", low=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Success on held-out samples, before, during and after."""
+
+    n: int = 48
+    """Samples per task; 0: no evaluation at all."""
+    every: int = 0
+    """Steps between evaluations; 0: only before the first and after the last."""
+    temperature: float = 0.8
+    """Of the sampled evaluation."""
+    greedy: bool = True
+    """Evaluate greedily too: it tells learning from mere sharpening."""
+    timeout_s: float = 600.0
+    """Deadline of one evaluation."""
+
+    def __post_init__(self) -> None:
+        _check(self.n, "evaluation.n", "Use 0 (none) or more.", low=0)
+        _check(self.every, "evaluation.every", "Use 0 (before and after) or more.", low=0)
+        _check(self.temperature, "evaluation.temperature", "Use more than 0.", low=0, strict=True)
+        _check(self.timeout_s, "evaluation.timeout_s", "Use seconds > 0.", low=0, strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """What survives a crash."""
+
+    every: int = 10
+    """Steps between checkpoints; 0: only at the end and when interrupted."""
+    keep: int = 2
+    """Newest checkpoints that stay; two, so that a damaged one has a predecessor."""
+
+    def __post_init__(self) -> None:
+        _check(self.every, "checkpoints.every", "Use 0 (only at the end) or more.", low=0)
+        _check(self.keep, "checkpoints.keep", "Use 1 or more.", low=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that a run needs to know."""
+
+    model: Model = field(default_factory=Model)
+    tasks: tuple[TaskMix, ...] = (TaskMix(name="db"), TaskMix(name="kg"))
+    """What is trained on; `tasks=db,kg` is short for names alone."""
+    steps: int = 12
+    """Optimizer steps."""
+    group_size: int = 8
+    """Trajectories per sample (K); advantages are relative to them."""
+    seed: int = 0
+    """Of everything random: sample order, episodes, sampling, initialization."""
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    rollout: Rollout = field(default_factory=Rollout)
+    staleness: Staleness = field(default_factory=Staleness)
+    engines: Engines = field(default_factory=Engines)
+    batch: Batch = field(default_factory=Batch)
+    optimization: Optimization = field(default_factory=Optimization)
+    normalization: Normalization = field(default_factory=Normalization)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    output: Path | None = None
+    """The run's folder; None: `runs/<date>-<time>`, made at the start."""
+    resume: str = "never"
+    """`never`; `auto`: from the newest whole checkpoint in `output`, if any; or the folder of one checkpoint."""
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"
+    """Display; auto: rich on a terminal, plain lines elsewhere."""
+    trl: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of `trl.GRPOConfig`, e.g. `report_to: wandb`; those that this configuration sets are refused."""
+
+    def __post_init__(self) -> None:
+        _check(self.steps, "steps", "Use 1 or more.", low=1)
+        _check(self.group_size, "group_size", "Use 2 or more: advantages compare the members of a group.", low=2)
+        if not self.tasks:
+            raise CallerError("no tasks [tasks]. Name at least one, e.g. tasks=db,kg.")
+        names = [task.name for task in self.tasks]
+        if doubled := sorted({name for name in names if names.count(name) > 1}):
+            raise CallerError(f"{', '.join(doubled)} given twice [tasks]. Name each once; `weight` sets its share.")
+        if not any(task.weight for task in self.tasks):
+            raise CallerError("all weights are 0 [tasks]. Give at least one task a weight above 0.")
+        if self.batch.max_trajectories < self.group_size:
+            raise CallerError(
+                f"max_trajectories is {self.batch.max_trajectories} [batch.max_trajectories]. "
+                f"It must hold one whole group: group_size = {self.group_size}."
+            )
+        if self.batch.micro_batch_tokens < self.sampling.max_context:
+            raise CallerError(
+                f"micro_batch_tokens is {self.batch.micro_batch_tokens} [batch.micro_batch_tokens]. "
+                f"It must hold one trajectory: sampling.max_context = {self.sampling.max_context}."
+            )
+        capacity = (self.rollout.max_groups + self.rollout.queue_groups) * self.group_size
+        if self.batch.min_trajectories > capacity:
+            raise CallerError(
+                f"min_trajectories is {self.batch.min_trajectories} [batch.min_trajectories]. At most {capacity} can "
+                "be in flight and queued: lower it, or raise rollout.max_groups or rollout.queue_groups."
+            )
+        # a frozen dataclass resolves its own defaults in the only place that sees both sections
+        object.__setattr__(self, "tasks", tuple(self._resolved(task) for task in self.tasks))
+
+    def _resolved(self, task: TaskMix) -> TaskMix:
+        from agentbench_fc.registry import BUILT_IN
+
+        if task.prompt != AUTO:
+            return task
+        compact = self.model.path == TINY and task.name in BUILT_IN
+        return replace(task, prompt="compact" if compact else "default")
+
+    @property
+    def trained_tasks(self) -> tuple[TaskMix, ...]:
+        """Those with a share of the rollouts."""
+        return tuple(task for task in self.tasks if task.weight)
