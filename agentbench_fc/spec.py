@@ -11,11 +11,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentbench_fc.errors import CallerError, TaskError, did_you_mean
 from agentbench_fc.messages import ToolSpec, tool_name
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 Affinity = Literal["any", "thread", "process"]
 CallsPerTurn = Literal["all", "first"]
@@ -23,7 +27,7 @@ Profile = Literal["default", "agentbench"]
 PROFILES: tuple[str, ...] = get_args(Profile)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskSpec:
     """The fixed facts of a task under one profile and prompt style."""
 
@@ -62,11 +66,30 @@ class TaskSpec:
             if getattr(self, name) not in allowed:
                 raise CallerError(f"{name} is {getattr(self, name)!r} [task {self.name}]. Known: {', '.join(allowed)}.")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of everything that shapes an episode; transcripts carry it."""
         text = json.dumps(asdict(self), sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def validators(self) -> "Mapping[str, Validator]":
+        """Tool name -> compiled JSON schema validator; made once, shared by all sessions.
+
+        Raises:
+            TaskError: a tool's schema is not a JSON schema.
+        """
+        from jsonschema import Draft202012Validator, SchemaError
+
+        validators = {}
+        for tool in self.tools:
+            try:
+                Draft202012Validator.check_schema(tool["function"]["parameters"])
+            except SchemaError as error:
+                where = f"[task {self.name}, tool {tool_name(tool)}]"
+                raise TaskError(f"the schema of a tool is wrong: {error.message} {where}. Mend it.") from error
+            validators[tool_name(tool)] = Draft202012Validator(tool["function"]["parameters"])
+        return validators
 
 
 def load_spec(path: Path, *, profile: str = "default", prompt: str = "default", **overrides: Any) -> TaskSpec:
