@@ -1,0 +1,168 @@
+"""The bounded queue of finished groups in the trainer's process, and the dynamic batch that drains it.
+
+One supervised reader thread takes groups from the rollout side. While the trainer computes, at most `capacity` groups
+wait here; then the reader stops taking and the rollout side stops admitting: nothing is dropped, nothing polls.
+
+Not here: how lags are counted (staleness.py); what a batch becomes (collate.py).
+Source: "drain the queue at each step" and the dynamic batch are AgentRL's, arXiv 2510.04206.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from agentbench_fc.errors import InfrastructureError
+from agentrl_trainer.types import Group, Trajectory
+
+logger = logging.getLogger(__name__)
+READ_S = 0.5
+"""How long one read of the source may block; it bounds the time that closing takes."""
+
+
+class GroupSource(Protocol):
+    """Where finished groups come from: the handle of the rollout process."""
+
+    def get_group(self, timeout: float) -> Group | None:
+        """The next finished group, or None after `timeout` seconds.
+
+        Raises:
+            InfrastructureError: the rollout side is dead; the message says of what.
+        """
+        ...
+
+    def stats(self) -> Mapping[str, Any]:
+        """What it does just now; a stall report shows it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """What one optimizer step consumes: whole groups."""
+
+    groups: tuple[Group, ...]
+    version: int
+    """Weight version of the trainer that consumes them."""
+    waited_s: float
+    """How long the trainer waited for them."""
+    left: int
+    """Groups that stayed queued."""
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """The usable ones, group by group."""
+        return [trajectory for group in self.groups for trajectory in group.usable]
+
+
+class TrajectoryQueue:
+    """Feeds the trainer; `start` it before the first batch, `close` it at the end."""
+
+    def __init__(self, source: GroupSource, *, capacity: int, stall_report_s: float = 30.0) -> None:
+        self._source = source
+        self._capacity = capacity
+        self._stall_report_s = stall_report_s
+        self._groups: deque[Group] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._received = 0
+        self._reader = threading.Thread(target=self._read, name="group-reader", daemon=True)
+
+    def start(self) -> Self:
+        """Begins to take groups from the source."""
+        self._reader.start()
+        return self
+
+    def close(self) -> None:
+        """Stops the reader; what is queued is lost. Safe to repeat."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._reader.is_alive():
+            self._reader.join(timeout=10 * READ_S)
+
+    def __len__(self) -> int:
+        """Groups that wait."""
+        return len(self._groups)
+
+    def get_batch(self, min_trajectories: int, max_trajectories: int, *, version: int, deadline_s: float) -> StepBatch:
+        """Waits for `min_trajectories` usable ones, then takes everything queued up to `max_trajectories`.
+
+        Groups stay whole and in order; the batch is complete too when the next group would pass the maximum.
+
+        Raises:
+            InfrastructureError: the source failed, or `deadline_s` seconds passed; the message is the diagnosis.
+        """
+        started = time.monotonic()
+        report_at = started + self._stall_report_s
+        taken: list[Group] = []
+        usable = 0
+        while True:
+            with self._changed:
+                while self._groups and (not taken or usable + len(self._groups[0].usable) <= max_trajectories):
+                    group = self._groups.popleft()
+                    taken.append(group)
+                    usable += len(group.usable)
+                self._changed.notify_all()  # there is room again
+                if taken and (usable >= min_trajectories or self._groups):
+                    return StepBatch(
+                        groups=tuple(taken),
+                        version=version,
+                        waited_s=time.monotonic() - started,
+                        left=len(self._groups),
+                    )
+                if self._failure is not None:
+                    raise self._diagnosis() from self._failure
+                if self._closed:
+                    raise InfrastructureError("the queue was closed [trajectory queue]. Start a new run.")
+                now = time.monotonic()
+                self._changed.wait(max(0.0, min(report_at, started + deadline_s) - now))
+            now = time.monotonic()
+            if now >= started + deadline_s and not self._groups:
+                raise InfrastructureError(
+                    f"{usable} of {min_trajectories} trajectories after {deadline_s:g} s "
+                    f"[trajectory queue; rollout: {self._describe()}]. See the rollout log; raise batch.wait_s if "
+                    "episodes are that slow, or lower batch.min_trajectories."
+                )
+            if now >= report_at:
+                report_at = now + self._stall_report_s
+                logger.warning(
+                    "the trainer waits for rollouts: %d of %d trajectories after %.0f s; rollout: %s",
+                    usable, min_trajectories, now - started, self._describe(),
+                )  # fmt: skip
+
+    def stats(self) -> dict[str, int]:
+        """Groups waiting and groups received so far."""
+        return {"queued_groups": len(self._groups), "received_groups": self._received}
+
+    def _diagnosis(self) -> BaseException:
+        failure = self._failure
+        if isinstance(failure, InfrastructureError):
+            return InfrastructureError(str(failure))
+        return InfrastructureError(f"reading groups failed: {failure!r} [group reader]. See the log above.")
+
+    def _describe(self) -> str:
+        try:
+            return ", ".join(f"{key} {value}" for key, value in self._source.stats().items()) or "no figures"
+        except InfrastructureError as error:
+            return str(error)
+
+    def _read(self) -> None:
+        try:
+            while not self._closed:
+                group = self._source.get_group(READ_S)
+                if group is None:
+                    continue
+                with self._changed:
+                    while len(self._groups) >= self._capacity and not self._closed:
+                        self._changed.wait(READ_S)
+                    self._groups.append(group)
+                    self._received += 1
+                    self._changed.notify_all()
+        except BaseException as error:  # the edge of this thread: whatever it is, the trainer must hear of it
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
