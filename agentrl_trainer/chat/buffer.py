@@ -1,0 +1,79 @@
+"""The ids of one trajectory as they came, with mask, log-prob, version, engine and turn of every token.
+
+>>> buffer = TokenBuffer([5, 6])
+>>> buffer.append_sampled(Completion((7, 9), (-0.1, -0.2), (3, 3), "stop"), engine_index=0, turn=1)
+>>> buffer.append_observed([9, 8], turn=1)  # 9 ends the turn and was sampled already
+>>> buffer.ids
+[5, 6, 7, 9, 8]
+
+Append-only: what is trained on is what was sampled. A turn that was cut before its end-of-turn token gets that token
+from the observation behind it, unmasked, since no policy sampled it.
+
+Not here: text (template.py); tensors (collate.py).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from agentrl_trainer.engines.base import Completion
+from agentrl_trainer.types import NO_ENGINE, NO_VERSION, Trajectory
+
+
+class TokenBuffer:
+    """Grows by sampled and observed tokens; nothing in it ever changes."""
+
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self.prompt_length = len(prompt_ids)
+        self.ids: list[int] = list(prompt_ids)
+        self._mask = [False] * len(self.ids)
+        self._logprobs = [0.0] * len(self.ids)
+        self._versions = [NO_VERSION] * len(self.ids)
+        self._engines = [NO_ENGINE] * len(self.ids)
+        self._turns = [0] * len(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def append_sampled(self, completion: Completion, engine_index: int, turn: int) -> None:
+        """Appends what an engine sampled in agent turn `turn`, from 1."""
+        count = len(completion.ids)
+        if not count == len(completion.logprobs) == len(completion.versions):
+            raise ValueError(
+                f"{count} ids, {len(completion.logprobs)} log-probs, {len(completion.versions)} versions [turn {turn}]."
+            )
+        self.ids += completion.ids
+        self._mask += [True] * count
+        self._logprobs += completion.logprobs
+        self._versions += completion.versions
+        self._engines += [engine_index] * count
+        self._turns += [turn] * count
+
+    def append_observed(self, ids: Sequence[int], turn: int) -> None:
+        """Appends what the environment answered to turn `turn`: ids from the end-of-turn token on.
+
+        Where the policy sampled that token itself, it is not doubled; where it did not (the turn was cut, or ended by
+        another stop token), it comes in here, off the mask.
+        """
+        sampled_end = self._mask[-1:] == [True] and self._turns[-1] == turn and self.ids[-1:] == list(ids[:1])
+        new = list(ids[1:] if sampled_end else ids)
+        self.ids += new
+        self._mask += [False] * len(new)
+        self._logprobs += [0.0] * len(new)
+        self._versions += [NO_VERSION] * len(new)
+        self._engines += [NO_ENGINE] * len(new)
+        self._turns += [turn] * len(new)
+
+    def to_trajectory(self, **facts: Any) -> Trajectory:
+        """The trajectory; `facts` are the fields of `Trajectory` that are not tokens."""
+        return Trajectory(
+            ids=np.array(self.ids, dtype=np.int32),
+            prompt_length=self.prompt_length,
+            mask=np.array(self._mask, dtype=np.bool_),
+            logprobs=np.array(self._logprobs, dtype=np.float32),
+            versions=np.array(self._versions, dtype=np.int32),
+            engines=np.array(self._engines, dtype=np.int8),
+            turns=np.array(self._turns, dtype=np.int16),
+            **facts,
+        )
