@@ -1,0 +1,181 @@
+"""AgentEnv: one task as a Gymnasium env.
+
+>>> import gymnasium as gym, agentbench_fc
+>>> env = gym.make("agentbench-fc/Task-v0", task="examples/guess_number.py:TASK")  # doctest: +SKIP
+>>> messages, info = env.reset(seed=1)  # doctest: +SKIP
+>>> step = env.step({"name": "guess", "arguments": {"number": 7}})  # doctest: +SKIP
+
+An observation is the tuple of new messages, never the history. An action is an assistant message, a function call, or
+raw model text. The sum of the rewards is the episode's shaped reward; the task ends itself, so there is no TimeLimit.
+
+Not here: the turn loop (session.py), many sessions at once (vector.py), what a status is worth (scoring.py).
+"""
+
+import copy
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+
+from agentbench_fc.envs.actions import Action, read_action
+from agentbench_fc.envs.choosing import open_task, read_options
+from agentbench_fc.envs.scoring import RewardKind, Scored, Scoring, info_of
+from agentbench_fc.envs.spaces import ActionSpace, MessagesSpace
+from agentbench_fc.episode import Task, Turn
+from agentbench_fc.errors import CallerError, did_you_mean
+from agentbench_fc.messages import Message
+from agentbench_fc.parsers import get_parser
+from agentbench_fc.rewards import ABNORMAL_PENALTY
+from agentbench_fc.samples import choose_split, find_sample
+from agentbench_fc.session import Session
+
+OWN_OPTIONS = ("task", "split", "profile", "prompt", "reward", "abnormal_penalty", "parser", "render_mode")
+
+
+class AgentEnv(gym.Env[tuple[Message, ...], Action]):
+    """A task of `agentbench_fc` behind Gymnasium's interface; it drives a `Session` directly, without an event loop.
+
+    Args:
+        task: An id (`kg`), a path (`my_task.py:TASK`), or a `Task`.
+        split: Where `reset` draws samples; by default `train`, or the task's first split.
+        profile: `default`, or `agentbench` for AgentBench's own rules.
+        prompt: Style of the prompts, `default` or `compact`.
+        reward: `raw` (in [0, 1], as the task gives it) or `success` (0 or 1 at the end).
+        abnormal_penalty: Return of an episode that hits a limit or is invalid; 0 keeps the task's own reward.
+        parser: How raw text is read: `hermes`, `glm4`, `llama3`.
+        render_mode: `ansi`, or none.
+        options: Of the task, such as `max_turns=10`.
+
+    Raises:
+        CallerError: a bad option; the message names the nearest good one.
+        NotFound: no such task or split.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  (Gymnasium declares it on the instance)
+
+    def __init__(
+        self,
+        task: str | Task,
+        *,
+        split: str | None = None,
+        profile: str = "default",
+        prompt: str = "default",
+        reward: RewardKind = "raw",
+        abnormal_penalty: float = ABNORMAL_PENALTY,
+        parser: str = "hermes",
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise CallerError(f"no render_mode {render_mode!r} [env]. {did_you_mean(render_mode, ['ansi'])}")
+        self.render_mode = render_mode
+        self.scoring = Scoring(reward, abnormal_penalty)
+        self._parse = get_parser(parser)
+        self.task, self._owned = open_task(task, profile, prompt, options, OWN_OPTIONS)
+        self._options = {"profile": profile, "prompt": prompt, **options}
+        self.split = choose_split(self.task, split)
+        self.task.samples(self.split)  # an unknown split fails here, not at the first reset
+        self.observation_space = MessagesSpace()
+        self.action_space = ActionSpace(self.task.spec.tools, parser)
+        self.session: Session | None = None
+        """The running or finished episode."""
+        self._over = True
+        self._tools = copy.deepcopy(list(self.task.spec.tools))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[tuple[Message, ...], dict[str, Any]]:
+        """Starts an episode; equal seed and options give an equal one.
+
+        Args:
+            seed: Of the draws of episode seed and session id, here and in the unseeded resets that follow.
+            options: `sample` (id or number), `split`, `seed` (of the episode; it also chooses the sample where none is
+                named, as in the client's `start_sample`). What is absent is drawn.
+
+        Returns:
+            The opening messages, and an info with `session_id`, `sample`, `turn`, `tools`, `status`, `success`,
+            `raw_reward`, `masked` and `metrics`. Where the task could not start, the status says so and the next step
+            is the last.
+
+        Raises:
+            CallerError: an unknown option, or no such sample or split.
+        """
+        super().reset(seed=seed)
+        drawn, session_id = int(self.np_random.integers(2**31)), self.np_random.bytes(8).hex()
+        choice = read_options(options, self.split, drawn)
+        sample = find_sample(self.task, choice.sample, split=choice.split, seed=choice.seed)
+        self._leave("reset")
+        self.session = Session(self.task, sample, seed=choice.seed, session_id=session_id, options=self._options)
+        turn = self.session.start()
+        self._over = False
+        return self._observed(turn), self._info(turn, self.scoring.of(turn, 0.0))
+
+    def step(self, action: Action) -> tuple[tuple[Message, ...], SupportsFloat, bool, bool, dict[str, Any]]:
+        """Plays one agent turn.
+
+        Raises:
+            CallerError: the action has none of the known shapes. What a model gets wrong never raises.
+            gymnasium.error.ResetNeeded: no episode is running.
+        """
+        if self.session is None or self._over:
+            raise gym.error.ResetNeeded("no episode is running [step]. Call reset first.")
+        earned = self.session.raw_reward
+        if self.session.finished:  # it could not start: `reset` has no way to say so but through this step
+            turn = self.session.last
+        else:
+            turn = self.session.interact(read_action(action, self._parse))
+        scored = self.scoring.of(turn, earned)
+        self._over = turn.finish
+        return self._observed(turn), scored.reward, scored.terminated, scored.truncated, self._info(turn, scored)
+
+    def fork(self, turn: int | None = None) -> "AgentEnv":
+        """An independent env that stands where this one stood after `turn`; by default where it stands now.
+
+        Raises:
+            CallerError: no such turn, or the episode had ended by then.
+        """
+        if self.session is None:
+            raise gym.error.ResetNeeded("no episode is running [fork]. Call reset first.")
+        child = copy.copy(self)
+        child._owned = False
+        child.session = self.session.fork(turn)
+        child._over = False
+        child._np_random = copy.deepcopy(self._np_random)
+        child.action_space, child.observation_space = copy.deepcopy((self.action_space, self.observation_space))
+        return child
+
+    def render(self) -> str | None:
+        """With `render_mode="ansi"` the conversation so far as text."""
+        if self.render_mode is None or self.session is None:
+            return None if self.render_mode is None else ""
+        return conversation(self.session)
+
+    def close(self) -> None:
+        """Frees the episode and what the task holds; safe to repeat."""
+        self._leave("closed")
+        self._over = True
+        if self._owned:
+            self._owned = False
+            self.task.close()
+
+    def _leave(self, reason: str) -> None:
+        if self.session is not None and self.session.log and not self.session.finished:
+            self.session.cancel(reason=f"the env was {'closed' if reason == 'closed' else 'reset'}")
+
+    def _observed(self, turn: Turn) -> tuple[Message, ...]:
+        return tuple(copy.deepcopy(turn.messages))
+
+    def _info(self, turn: Turn, scored: Scored) -> dict[str, Any]:
+        assert self.session is not None
+        return info_of(turn, scored, self._tools, self.session.sample.id)
+
+
+def conversation(session: Session) -> str:
+    """All messages of a session as text, and how it stands."""
+    lines: list[str] = []
+    for played in session.log:
+        for message in (*played.sent, *played.turn.messages):
+            if message["content"]:
+                lines.append(f"{message['role']}: {message['content']}")
+            for call in message.get("tool_calls", ()):
+                lines.append(f"{message['role']}: {call['function']['name']}({call['function']['arguments']})")
+    return "\n".join([*lines, f"[{session.sample.id}, turn {session.turn}: {session.status}]"])
