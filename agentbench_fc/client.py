@@ -1,0 +1,476 @@
+"""The client: the one door to sessions, the same in process and over HTTP. LocalClient runs them in this process.
+
+    async with LocalClient() as client:
+        turn = await client.start_sample("db", split="train")
+        while not turn.finish:
+            turn = await client.interact(turn.session_id, [policy(turn)], turn=turn.turn + 1)
+
+`start_sample` is turn 0; the k-th `interact` is turn k. An `interact` that names its turn can be sent again after a
+lost reply: the last turn's reply is kept, also for some time after the end. A session that nobody uses expires.
+
+Not here: what happens in a turn (session.py); what a client must offer (protocol.py); the client without `await`
+(sync_client.py).
+"""
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from agentbench_fc.episode import Task, Turn
+from agentbench_fc.errors import CallerError, Conflict, Gone, NotFound, Unavailable
+from agentbench_fc.leases import Leases
+from agentbench_fc.loaded import LoadedTasks
+from agentbench_fc.pool import Pool
+from agentbench_fc.protocol import Client, SampleRef, SessionInfo, WorkerInfo
+from agentbench_fc.rewards import Status
+from agentbench_fc.samples import choose_split, find_sample
+from agentbench_fc.session import Session
+from agentbench_fc.sync_client import SyncClient
+from agentbench_fc.transcript import append
+
+__all__ = ["Client", "LocalClient", "SampleRef", "SessionInfo", "SyncClient", "WorkerInfo"]
+
+logger = logging.getLogger(__name__)
+
+KEPT_LOGS = 100
+"""Of so many sessions that finished last the whole record stays, so that they can still be forked."""
+CLOSE_WAIT_S = 10.0
+"""`aclose` waits at most so long for sessions that will not end."""
+
+T = TypeVar("T")
+
+
+class _Open:
+    """An open session and what the client knows about it."""
+
+    __slots__ = ("busy", "session", "task", "written")
+
+    def __init__(self, session: Session, task: str) -> None:
+        self.session = session
+        self.task = task
+        self.busy = threading.Lock()
+        self.written = False
+
+
+class _Ended:
+    """What is left of a finished session: its last turn, and for a while its record."""
+
+    __slots__ = ("cancelled", "last", "opened")
+
+    def __init__(self, last: Turn, opened: _Open, *, cancelled: bool) -> None:
+        self.last = last
+        self.cancelled = cancelled
+        """The last turn was not played by the agent."""
+        self.opened: _Open | None = opened
+
+
+class LocalClient:
+    """Runs sessions in this process, on a bounded pool of threads. An open session costs memory, but no thread.
+
+    Safe to use from several threads and event loops.
+
+    Args:
+        tasks: Ready-made tasks by name, beside those that the registry knows.
+        idle_timeout_s: An unused session expires after this: it ends as `cancelled`, with the reason in its metrics.
+        lifetime_s: So does one that is open for so long.
+        max_sessions: Most open sessions; beyond, a start is `Unavailable`. None: no bound.
+        max_concurrency: Most calls that run at once; more wait their turn.
+        transcripts: A file, or an existing folder, to which each session's record is appended when it ends.
+        tombstones: Finished sessions whose last turn is remembered, so that a lost reply can be asked for again.
+        clock: Seconds, monotonic; leases are measured with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        tasks: Mapping[str, Task] | None = None,
+        idle_timeout_s: float | None = 600.0,
+        lifetime_s: float | None = 4 * 3600.0,
+        max_sessions: int | None = None,
+        max_concurrency: int = 32,
+        transcripts: str | Path | None = None,
+        tombstones: int = 1000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_sessions is not None and max_sessions < 1:
+            raise CallerError(f"max_sessions is {max_sessions} [client]. Use 1 or more, or None for no bound.")
+        self._max_sessions = max_sessions
+        self._tombstones = tombstones
+        self._leases = Leases(idle_s=idle_timeout_s, lifetime_s=lifetime_s, clock=clock)
+        self._pool = Pool(max_concurrency, "agentbench-fc-session")
+        self._side = Pool(4, "agentbench-fc-side")  # ends sessions even while the pool is full of calls that hang
+        self._tasks = LoadedTasks(tasks or {}, self._pool.submit)
+        self._transcripts = Path(transcripts) if transcripts is not None else None
+        self._lock = threading.Lock()
+        self._open: dict[str, _Open] = {}
+        self._ended: OrderedDict[str, _Ended] = OrderedDict()
+        self._kept: deque[_Ended] = deque()
+        self._starting = 0
+        self._counts = {"started": 0, "finished": 0, "expired": 0}
+        self._closed = threading.Event()
+        self._reaper: threading.Thread | None = None
+        weakref.finalize(self, _close_pools, self._pool, self._side)
+
+    # the client's methods
+
+    async def start_sample(
+        self,
+        task: str,
+        sample: SampleRef | None = None,
+        *,
+        split: str | None = None,
+        seed: int | None = None,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """Opens a session; see `Client.start_sample`."""
+        self._reserve()
+        try:
+            loaded = await self._load(task, profile, prompt, options)
+        except BaseException:
+            self._release_slot()
+            raise
+        number = secrets.randbelow(2**31) if seed is None else seed
+
+        def start() -> Turn:
+            row = find_sample(loaded, sample, split=split, seed=number)
+            session = Session(loaded, row, seed=number, options=options)
+            turn = session.start()
+            self._admit(_Open(session, task))
+            return turn
+
+        return await self._new_session(start)
+
+    async def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
+        """Plays one agent turn; see `Client.interact`.
+
+        A caller that stops waiting does not hurt the session: the turn is played to its end, and its reply can be had
+        by sending the same turn again.
+        """
+        found = self._find(session_id)
+        if isinstance(found, _Ended):
+            if turn is not None and turn == found.last.turn and turn > 0 and not found.cancelled:
+                return found.last
+            raise Gone(self._gone_text(found))
+        entry = found
+
+        def play() -> Turn:
+            try:
+                return entry.session.interact(messages, turn)
+            finally:
+                self._settle(entry)
+
+        return await self._exclusively(entry, play)
+
+    async def cancel(self, session_id: str, status: str = "cancelled") -> Turn:
+        """Ends a session; see `Client.cancel`."""
+        found = self._find(session_id)
+        if isinstance(found, _Ended):
+            return found.last
+        entry = found
+        return await _answer(self._side.submit(lambda: self._end(entry, status, "cancelled by the client")))
+
+    async def renew(self, session_id: str) -> SessionInfo:
+        """Begins the idle time anew; see `Client.renew`."""
+        entry = self._find(session_id)
+        if isinstance(entry, _Ended):
+            raise Gone(self._gone_text(entry))
+        if not entry.busy.locked():
+            self._leases.renew(session_id)
+        return self._info(entry)
+
+    async def fork(self, session_id: str, turn: int | None = None) -> Turn:
+        """A new session from an old one; see `Client.fork`."""
+        found = self._find(session_id)
+        entry = found.opened if isinstance(found, _Ended) else found
+        if entry is None:
+            raise Gone(f"the session has finished and its record was dropped [session {session_id}]. Fork earlier.")
+        self._reserve()
+
+        def branch() -> Turn:
+            child = entry.session.fork(turn)
+            self._admit(_Open(child, entry.task))
+            return child.last
+
+        if isinstance(found, _Ended):
+            return await self._new_session(branch)
+        try:
+            self._hold(entry)
+        except Conflict:
+            self._release_slot()
+            raise
+        return await self._new_session(branch, lambda: self._let_go(entry))
+
+    async def list_sessions(self) -> list[SessionInfo]:
+        """The open sessions, oldest first."""
+        with self._lock:
+            entries = list(self._open.values())
+        return [self._info(entry) for entry in entries]
+
+    async def list_workers(self) -> list[WorkerInfo]:
+        """One worker, this process."""
+        with self._lock:
+            return [
+                WorkerInfo(
+                    worker_id="local",
+                    status="closed" if self._closed.is_set() else "alive",
+                    tasks=tuple(self._tasks.names()),
+                    sessions=len(self._open),
+                    capacity=self._max_sessions,
+                    **self._counts,
+                )
+            ]
+
+    async def samples(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The sample ids of a split, in order."""
+        loaded = await self._load(task, profile, prompt, options)
+        return await _answer(
+            self._pool.submit(lambda: [sample.id for sample in loaded.samples(choose_split(loaded, split))])
+        )
+
+    async def get_indices(self, task: str, split: str | None = None) -> list[int]:
+        """The numbers of a split's samples."""
+        return list(range(len(await self.samples(task, split))))
+
+    async def aclose(self) -> None:
+        """Cancels every open session, waits a bounded time for them, and closes the tasks loaded here."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with self._lock:
+            entries = list(self._open.values())
+        reason = "the client was closed"
+        ends = [asyncio.wrap_future(self._side.submit(partial(self._end, e, "cancelled", reason))) for e in entries]
+        late = (await asyncio.wait(ends, timeout=CLOSE_WAIT_S))[1] if ends else set()
+        if late:
+            logger.warning("%d sessions did not end within %g s", len(late), CLOSE_WAIT_S)
+        closing = asyncio.wrap_future(self._side.submit(self._tasks.close))
+        if not (await asyncio.wait([closing], timeout=CLOSE_WAIT_S))[0]:
+            logger.warning("the tasks did not close within %g s", CLOSE_WAIT_S)
+        _close_pools(self._pool, self._side)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # expiry
+
+    def expire(self) -> list[str]:
+        """Ends the sessions whose lease has run out and gives their ids; a background thread does this by itself."""
+        expired = []
+        for session_id, reason in self._leases.expired():
+            with self._lock:
+                entry = self._open.get(session_id)
+                self._counts["expired"] += entry is not None
+            if entry is None:
+                continue
+            expired.append(session_id)
+            reason = f"expired: {reason}"
+            logger.info("session %s, session=%s", reason, session_id)
+            session = entry.session
+            told = Turn(session_id, session.turn + 1, [], [], Status.CANCELLED, True, None, None, {"reason": reason})
+            self._bury(entry, told, cancelled=True)  # at once: its end may take long, its slot must not
+            self._side.submit(partial(self._end, entry, "cancelled", reason))
+        return expired
+
+    def _start_reaper(self) -> None:
+        bounds = [s for s in (self._leases.idle_s, self._leases.lifetime_s) if s is not None]
+        if self._reaper is None and bounds:
+            period = min(max(min(bounds) / 4, 0.02), 1.0)
+            arguments = (weakref.ref(self), self._closed, period)
+            self._reaper = threading.Thread(target=_reap, args=arguments, name="agentbench-fc-reaper", daemon=True)
+            self._reaper.start()
+
+    # sessions come and go
+
+    async def _load(self, task: str, profile: str, prompt: str, options: Mapping[str, Any] | None) -> Task:
+        shared = self._tasks.get(task, profile, prompt, options or {})
+        return await asyncio.shield(asyncio.wrap_future(shared))
+
+    def _reserve(self) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                raise CallerError("the client was closed [client]. Make another one.")
+            if self._max_sessions is not None and len(self._open) + self._starting >= self._max_sessions:
+                raise Unavailable(f"all {self._max_sessions} sessions are taken [client]. End one, or try again later.")
+            self._starting += 1
+
+    def _release_slot(self) -> None:
+        with self._lock:
+            self._starting -= 1
+
+    async def _new_session(self, make: Callable[[], Turn], after: Callable[[], None] = lambda: None) -> Turn:
+        """Runs `make`, which admits a session, in a slot that is reserved already."""
+
+        def done(future: "Future[Turn]") -> None:
+            if future.cancelled() or future.exception() is not None:
+                self._release_slot()
+            after()
+
+        try:
+            future = self._pool.submit(make)
+        except CallerError:
+            self._release_slot()
+            after()
+            raise
+        future.add_done_callback(done)  # before the waiter hears of it
+        try:
+            return await _answer(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._drop_orphan)
+            raise
+
+    def _drop_orphan(self, future: "Future[Turn]") -> None:
+        """Ends a session whose caller went away before it learnt the id."""
+        if future.cancelled() or future.exception() is not None or self._closed.is_set():
+            return
+        with self._lock:
+            entry = self._open.get(future.result().session_id)
+        if entry is not None:
+            self._side.submit(lambda: self._end(entry, "cancelled", "the caller went away during the start"))
+
+    def _admit(self, entry: _Open) -> None:
+        session = entry.session
+        with self._lock:
+            closed = self._closed.is_set()
+            if not closed:
+                self._starting -= 1
+                self._counts["started"] += 1
+                self._open[session.id] = entry
+                self._leases.open(session.id)
+                self._start_reaper()
+        if closed:
+            session.close()
+            raise CallerError("the client was closed [client]. Make another one.")
+        self._settle(entry)
+
+    def _settle(self, entry: _Open) -> None:
+        """After a call: a session that finished by it leaves the table, and its record is written."""
+        session = entry.session
+        if not session.finished:
+            return
+        self._bury(entry, session.last, cancelled=not session.log[-1].sent and session.last.turn > 0)
+        with self._lock:
+            written, entry.written = entry.written, True
+        if self._transcripts is not None and not written:
+            try:
+                append(self._transcripts, session, entry.task)
+            except OSError:
+                logger.exception("the transcript was not written, session=%s", session.id)
+
+    def _end(self, entry: _Open, status: str, reason: str) -> Turn:
+        last = entry.session.cancel(status, reason)
+        if not entry.session.finished:  # a call of it still runs, and ends it when it returns
+            self._bury(entry, last, cancelled=True)
+        self._settle(entry)
+        return last
+
+    def _bury(self, entry: _Open, last: Turn, *, cancelled: bool) -> None:
+        session_id = entry.session.id
+        with self._lock:
+            if self._open.pop(session_id, None) is not None:
+                self._counts["finished"] += 1
+                self._ended[session_id] = _Ended(last, entry, cancelled=cancelled)
+                self._kept.append(self._ended[session_id])
+                if len(self._kept) > KEPT_LOGS:
+                    self._kept.popleft().opened = None
+                while len(self._ended) > self._tombstones:
+                    self._ended.popitem(last=False)[1].opened = None
+            elif (ended := self._ended.get(session_id)) is not None:
+                ended.last, ended.cancelled = last, cancelled
+        self._leases.close(session_id)
+
+    def _find(self, session_id: str) -> _Open | _Ended:
+        with self._lock:
+            found = self._open.get(session_id) or self._ended.get(session_id)
+        if found is None:
+            raise NotFound(f"no session {session_id!r} [client]. It never was, or ended long ago; start another one.")
+        return found
+
+    def _gone_text(self, ended: _Ended) -> str:
+        reason = ended.last.metrics.get("reason")
+        why = f"{ended.last.status!s}: {reason}" if reason else str(ended.last.status)
+        return f"the session has finished as {why} [session {ended.last.session_id}]. Start another one."
+
+    # one call at a time
+
+    def _hold(self, entry: _Open) -> None:
+        if not entry.busy.acquire(blocking=False):
+            raise Conflict(f"another call is under way [session {entry.session.id}]. Wait for its answer.")
+        self._leases.hold(entry.session.id)
+
+    def _let_go(self, entry: _Open) -> None:
+        self._leases.renew(entry.session.id)
+        entry.busy.release()
+
+    async def _exclusively(self, entry: _Open, fn: Callable[[], Turn]) -> Turn:
+        self._hold(entry)
+        try:
+            future = self._pool.submit(fn)
+        except CallerError:
+            self._let_go(entry)
+            raise
+        future.add_done_callback(lambda _: self._let_go(entry))  # before the waiter hears of it, and if it is gone
+        return await _answer(future)
+
+    def _info(self, entry: _Open) -> SessionInfo:
+        session = entry.session
+        return SessionInfo(
+            session_id=session.id,
+            task=entry.task,
+            sample=session.sample.id,
+            split=session.sample.split,
+            seed=session.seed,
+            profile=session.task.spec.profile,
+            turn=session.turn,
+            busy=entry.busy.locked(),
+            age_s=self._leases.age(session.id),
+            expires_in_s=self._leases.seconds_left(session.id),
+            parent=session.parent[0] if session.parent else None,
+            worker="local",
+        )
+
+
+def _close_pools(*pools: Pool) -> None:
+    for pool in pools:
+        pool.close()
+
+
+async def _answer(future: "Future[T]") -> T:
+    """The future's result; a caller that stops waiting cancels a job that has not begun, and leaves one that has."""
+    return await asyncio.wrap_future(future)
+
+
+def _reap(ref: "weakref.ref[LocalClient]", closed: threading.Event, period_s: float) -> None:
+    while not closed.wait(period_s):
+        client = ref()
+        if client is None:
+            return
+        try:
+            client.expire()
+        except Exception:  # expiry must outlive any one session's trouble
+            logger.exception("expiring sessions failed; the next round tries again")
+        del client

@@ -1,0 +1,75 @@
+"""The tasks that a client has loaded: each once per profile, prompt style and options, and closed with the client.
+
+Not here: how a task is found (registry.py).
+"""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from agentbench_fc.episode import Task
+from agentbench_fc.errors import CallerError
+from agentbench_fc.registry import load_task
+
+
+class LoadedTasks:
+    """Loads tasks on threads; requests for the same one share a load, and a load that failed is tried again.
+
+    Args:
+        given: Tasks by name that exist already; they stay their owner's to close.
+        submit: Runs a function on a thread and gives its future.
+    """
+
+    def __init__(self, given: Mapping[str, Task], submit: Callable[[Callable[[], Task]], "Future[Task]"]) -> None:
+        self._given = dict(given)
+        self._submit = submit
+        self._lock = threading.Lock()
+        self._loads: dict[str, Future[Task]] = {}
+
+    def get(self, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> "Future[Task]":
+        """The task, now or in time. The future is shared: never cancel it.
+
+        Raises:
+            CallerError: a given task was asked for under another profile, prompt style or options.
+        """
+        if name in self._given:
+            return self._get_given(name, profile, prompt, options)
+        key = json.dumps([name, profile, prompt, dict(options)], sort_keys=True, default=repr)
+        with self._lock:
+            future = self._loads.get(key)
+            if future is None:
+                future = self._submit(lambda: load_task(name, profile=profile, prompt=prompt, **options))
+                self._loads[key] = future
+                future.add_done_callback(lambda done: self._forget_failure(key, done))
+        return future
+
+    def names(self) -> list[str]:
+        """The tasks given and those loaded so far."""
+        with self._lock:
+            return sorted({*self._given, *(json.loads(key)[0] for key in self._loads)})
+
+    def close(self) -> None:
+        """Closes the tasks loaded here; safe to repeat."""
+        with self._lock:
+            loads, self._loads = self._loads, {}
+        for future in loads.values():
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().close()
+
+    def _get_given(self, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> "Future[Task]":
+        task = self._given[name]
+        for what, wanted, present in (("profile", profile, task.spec.profile), ("prompt", prompt, task.spec.prompt)):
+            if wanted not in {"default", present}:
+                raise CallerError(f"task {name!r} was given with {what} {present!r}, not {wanted!r} [client].")
+        if options:
+            raise CallerError(f"task {name!r} was given ready-made and takes no options {sorted(options)} [client].")
+        future: Future[Task] = Future()
+        future.set_result(task)
+        return future
+
+    def _forget_failure(self, key: str, done: "Future[Task]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            with self._lock:
+                self._loads.pop(key, None)
