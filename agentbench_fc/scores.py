@@ -6,7 +6,7 @@
 Spread(mean=2.0, std=2.0)
 
 An episode without a score (a model error, a fault of the task or of the machines) is counted apart. Every score is
-given twice: over the scored episodes, which is what the model can do, and over all of them with 0 for the missing, which
+given twice: over the scored episodes, which is what the model can do, and over all with 0 for the missing, which
 is a lower bound and what a user of that endpoint got.
 
 Not here: one episode's reward (tasks/), the text of a report (report.py).
