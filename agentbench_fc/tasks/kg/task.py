@@ -1,0 +1,73 @@
+"""The KG task: a graph that all sessions share, and the samples asked about it.
+
+Not here: what an episode does (episode.py); where graph and samples come from (generate.py, readers.py).
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agentbench_fc.episode import Expert, Sample
+from agentbench_fc.errors import NotFound, did_you_mean
+from agentbench_fc.spec import TaskSpec
+from agentbench_fc.tasks.kg.episode import KGEpisode, Rules
+from agentbench_fc.tasks.kg.expert import play
+
+Rows = Sequence[Mapping[str, Any]]
+"""Samples in AgentBench's format, in the order of their numbers."""
+
+
+class KGTask:
+    """Samples of one data set under one spec, with one backend for all sessions.
+
+    Args:
+        spec: Tools, limits and texts.
+        rules: What all episodes share.
+        splits: Split -> reader of its rows; called once, when the split is first asked for.
+        level: Keep only samples of this level.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        rules: Rules,
+        splits: Mapping[str, Callable[[], Rows]],
+        *,
+        level: str | None = None,
+    ) -> None:
+        self.spec = spec
+        self.backend = rules.backend.name
+        self._rules = rules
+        self._readers = splits
+        self._level = level
+        self._samples: dict[str, tuple[Sample, ...]] = {}
+        self._reading = threading.Lock()
+
+    def samples(self, split: str) -> Sequence[Sample]:
+        """All samples of a split."""
+        if split not in self._readers:
+            raise NotFound(f"no split {split!r} [task {self.spec.name}]. {did_you_mean(split, self._readers)}")
+        with self._reading:
+            if split not in self._samples:
+                numbered = [
+                    (number, row)
+                    for number, row in enumerate(self._readers[split]())
+                    if self._level is None or row.get("level") == self._level
+                ]
+                self._samples[split] = tuple(
+                    Sample(f"{self.spec.name}/{split}/{number}", index, split, row)
+                    for index, (number, row) in enumerate(numbered)
+                )
+            return self._samples[split]
+
+    def open(self, sample: Sample, seed: int) -> KGEpisode:
+        """A fresh episode; nothing in it is random, so the seed changes nothing."""
+        return KGEpisode(sample, self._rules)
+
+    def expert(self, sample: Sample) -> Expert | None:
+        """Plays the sample's gold plan."""
+        return play(sample, in_words=self.spec.finish_tool is None) if sample.data.get("actions") else None
+
+    def close(self) -> None:
+        """Frees the graph."""
+        self._rules.backend.close()
