@@ -11,8 +11,8 @@ Not here: the methods' meaning (protocol.py).
 import asyncio
 import threading
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -95,6 +95,16 @@ class SyncClient:
         """The numbers of a split's samples."""
         return self._wait(self._client.get_indices(task, split))
 
+    def submit(self, begin: Callable[[Client], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Begins work without waiting for it, so that many calls run at once: `submit(lambda c: c.interact(…))`.
+
+        The future's done callbacks run on the client's thread: they must not block.
+
+        Raises:
+            CallerError: the client was closed.
+        """
+        return self._begin(begin(self._client))
+
     def close(self) -> None:
         """Closes the client and ends the thread; safe to repeat."""
         self._finalizer()
@@ -107,14 +117,17 @@ class SyncClient:
     ) -> None:
         self.close()
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def _begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         if not self._finalizer.alive:
             work.close()
             raise CallerError("the client was closed [sync client]. Make another one.")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             work.close()
             raise CallerError("a blocking call on the client's own event loop [sync client]. Use the async client.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self._begin(work)
         try:
             return future.result(self._timeout_s)
         except FutureTimeout as error:
