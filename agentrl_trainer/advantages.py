@@ -81,7 +81,7 @@ def normalize_tokens(advantages: Array, lengths: Array, *, center: bool = True) 
 
 def task_advantages(
     advantages: Array,
-    lengths: Array,
+    lengths: NDArray[np.int64],
     tasks: Sequence[str],
     included: NDArray[np.bool_],
     *,

@@ -1,0 +1,121 @@
+"""What happens around a step: weights are published, scores taken, checkpoints sealed, figures reported.
+
+Not here: the step itself (trainer.py).
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from agentrl_trainer import checkpoint
+from agentrl_trainer.config import RunConfig
+from agentrl_trainer.evaluation import EvalResult
+from agentrl_trainer.interrupts import Interrupts
+from agentrl_trainer.queue import StepBatch
+from agentrl_trainer.report import RunReport
+from agentrl_trainer.weights import WeightPublisher
+
+logger = logging.getLogger(__name__)
+
+
+class Watched(Protocol):
+    """What the callback reads of the trainer: `AgentGRPOTrainer`."""
+
+    batch: StepBatch | None
+    """Consumed by the step under way."""
+    evaluation: list[EvalResult]
+    """Results of the last evaluation."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Scores the held-out samples."""
+        ...
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Ties one run's parts to Hugging Face's loop.
+
+    A signal is held back from the optimizer step until its weights are published, so that the step counter, the
+    weights, the cursor and the published version always agree.
+    """
+
+    def __init__(
+        self,
+        trainer: Watched,
+        config: RunConfig,
+        *,
+        publisher: WeightPublisher,
+        report: RunReport,
+        cursor: checkpoint.Cursor,
+        interrupts: Interrupts,
+    ) -> None:
+        self._trainer = trainer
+        self._config = config
+        self._publisher = publisher
+        self._report = report
+        self._cursor = cursor
+        self._interrupts = interrupts
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """All engines start from the trainer's weights; the score before training is taken."""
+        self._publish(kwargs["model"], state.global_step)
+        if self._config.evaluation.n and not state.global_step:
+            self._trainer.evaluate()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """From here to `on_step_end` a signal waits."""
+        self._interrupts.hold()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Publishes the new version; says whether to evaluate and save."""
+        step, every = state.global_step, self._config.evaluation.every
+        last = step >= state.max_steps
+        if self._trainer.batch:
+            self._cursor.add(group.id for group in self._trainer.batch.groups)
+        self._publish(kwargs["model"], step)
+        control.should_evaluate = self._config.evaluation.n > 0 and (last or (every > 0 and step % every == 0))
+        interval = self._config.checkpoints.every
+        control.should_save = last or (interval > 0 and step % interval == 0)
+        self._interrupts.release()
+
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Reports the scores."""
+        self._report.evaluation(state.global_step, self._trainer.evaluation)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Passes a step's figures on; evaluations arrive by `on_evaluate`, the end of training is not a step."""
+        if logs and "loss" in logs:
+            self._report.step(state.global_step, logs)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Completes the checkpoint that was just written."""
+        seal_checkpoint(
+            Path(args.output_dir) / f"{checkpoint.PREFIX}{state.global_step}",
+            self._cursor,
+            step=state.global_step,
+            keep=self._config.checkpoints.keep,
+        )
+
+    def _publish(self, model: Any, version: int) -> None:
+        files = {"config.json": model.config.to_json_string()}
+        self._publisher.publish(model.state_dict(), version, extra=files)
+
+
+def seal_checkpoint(folder: Path, cursor: checkpoint.Cursor, *, step: int, keep: int) -> None:
+    """Adds cursor and manifest to a written checkpoint and removes old ones."""
+    cursor.save(folder)
+    checkpoint.seal(folder, {"step": step})
+    checkpoint.prune(folder.parent, keep)
+    logger.info("checkpoint of step %d: %s", step, folder)

@@ -1,0 +1,301 @@
+"""GRPO on trajectories that arrive asynchronously: TRL's trainer with our batches, its loss and its optimizer loop.
+
+TRL generates, scores and slices a fixed batch; here a step consumes what the queue holds, so generation and data
+loading are bypassed and one `training_step` walks over micro-batches of padded-token size. The loss is TRL's own.
+This is the only module that touches TRL's GRPO; every private name of it stands in `PRIVATE_NAMES`.
+
+Not here: publication, checkpoints and reports around a step (callbacks.py); what a batch trains on (collate.py).
+Source: TRL 1.16 `GRPOTrainer`; loss DAPO, arXiv 2503.14476; asynchronous loop AgentRL, arXiv 2510.04206.
+"""
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from agentbench_fc.errors import CallerError, did_you_mean
+from agentrl_trainer.collate import MicroBatch, micro_batches
+from agentrl_trainer.config import RunConfig
+from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
+from agentrl_trainer.metrics import batch_metrics, ratio_metrics
+from agentrl_trainer.queue import StepBatch, TrajectoryQueue
+from agentrl_trainer.rows import train_rows
+from agentrl_trainer.staleness import lag_report
+
+PRIVATE_NAMES = ("_compute_loss", "_get_per_token_logps_and_entropies", "_metrics", "_save_checkpoint", "_step")
+"""What we use of TRL and its base beyond their public names; a test holds it against the installed release."""
+
+OURS = frozenset(
+    {"output_dir", "max_steps", "learning_rate", "warmup_steps", "lr_scheduler_type", "weight_decay", "adam_beta1",
+     "adam_beta2", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "beta", "temperature", "seed", "bf16",
+     "use_cpu", "gradient_checkpointing", "activation_checkpointing",
+     "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
+     "num_generations", "per_device_train_batch_size", "max_completion_length", "save_strategy", "eval_strategy",
+     "top_p", "top_k", "min_p", "use_vllm", "scale_rewards"}
+)  # fmt: skip
+"""Fields of `GRPOConfig` that follow from the configuration; the `trl` section may not set them."""
+
+
+class Step(TypedDict):
+    """What our data loader yields: Hugging Face's loop wants something that has keys."""
+
+    batch: StepBatch
+
+
+def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
+    """TRL's configuration of a run.
+
+    Raises:
+        CallerError: the `trl` section sets an unknown field, or one that another section decides.
+    """
+    known = set(GRPOConfig.__dataclass_fields__)
+    for key in config.trl:
+        if key in OURS:
+            raise CallerError(f"{key} is decided elsewhere [trl.{key}]. Remove it; see the other sections.")
+        if key not in known:
+            raise CallerError(f"unknown key {key!r} [trl]. {did_you_mean(key, known - OURS)}")
+    optimization = config.optimization
+    further: dict[str, Any] = {
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "disable_dropout": True,  # the engines sample without it
+        "dataloader_pin_memory": False,
+        # transformers renamed it on the way to version 6
+        ("activation" if "activation_checkpointing" in known else "gradient")
+        + "_checkpointing": config.model.gradient_checkpointing,
+    }
+    try:
+        return GRPOConfig(
+            output_dir=str(output),
+            max_steps=config.steps,
+            learning_rate=optimization.learning_rate,
+            warmup_steps=optimization.warmup_steps,
+            lr_scheduler_type=optimization.schedule,
+            weight_decay=optimization.weight_decay,
+            adam_beta1=optimization.beta1,
+            adam_beta2=optimization.beta2,
+            max_grad_norm=optimization.max_grad_norm,
+            loss_type=optimization.loss_type,
+            epsilon=optimization.epsilon,
+            epsilon_high=optimization.epsilon_high,
+            beta=optimization.kl,
+            temperature=config.sampling.temperature,
+            seed=config.seed,
+            bf16=config.model.dtype == "bfloat16",
+            use_cpu=device == "cpu",
+            # one dynamic batch per optimizer step, split inside `training_step`
+            gradient_accumulation_steps=1,
+            steps_per_generation=1,
+            num_iterations=1,
+            per_device_train_batch_size=config.group_size,
+            num_generations=config.group_size,
+            max_completion_length=config.sampling.max_context,
+            save_strategy="no",  # callbacks.py says when
+            ignore_data_skip=True,  # the cursor replaces skipping batches
+            logging_nan_inf_filter=False,  # a NaN must end the run, not vanish from the log
+            **(further | dict(config.trl)),
+        )
+    except (TypeError, ValueError) as error:
+        raise CallerError(f"TRL refuses this configuration: {error} [trl]. Change the field that it names.") from error
+
+
+class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
+    """Trains a causal model on the groups of a queue.
+
+    Args:
+        model: The policy; it is moved to the configuration's device.
+        config: The run.
+        queue: Where batches come from; started and closed by the caller.
+        play: Plays held-out episodes: `RolloutProcess.evaluate`; None: this trainer cannot evaluate.
+        processing_class: The policy's tokenizer.
+        output: Folder of the run.
+        device: `cpu` or a CUDA device.
+        callbacks: Hugging Face callbacks, e.g. those of callbacks.py.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: RunConfig,
+        queue: TrajectoryQueue,
+        *,
+        play: Play | None = None,
+        processing_class: PreTrainedTokenizerBase,
+        output: Path,
+        device: str = "cpu",
+        callbacks: list[TrainerCallback] | None = None,
+    ) -> None:
+        self.config = config
+        self.queue = queue
+        self.batch: StepBatch | None = None
+        self.evaluation: list[EvalResult] = []
+        self._play = play
+        super().__init__(
+            model=model,
+            args=grpo_config(config, output, device=device),
+            # TRL insists on a reward and on data; both are bypassed
+            reward_funcs=_no_reward,
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=processing_class,
+            callbacks=callbacks,
+        )
+        self._log_ratios: list[NDArray[np.float32]] = []
+
+    def get_train_dataloader(self) -> "DataLoader[Step]":
+        """One item per optimizer step: whatever the queue gives then."""
+        return DataLoader(_Steps(self), batch_size=None)
+
+    def next_batch(self) -> StepBatch:
+        """Waits for the batch of the present step."""
+        bounds = self.config.batch
+        return self.queue.get_batch(
+            bounds.min_trajectories,
+            bounds.max_trajectories,
+            version=self.state.global_step,
+            deadline_s=bounds.wait_s,
+        )
+
+    def training_step(self, model: Any, inputs: Step, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """Gradients of one dynamic batch: micro-batches that add up to the full-batch gradient.
+
+        Raises:
+            CallerError: the loss is not finite.
+        """
+        started = time.perf_counter()
+        model.train()
+        self.batch = batch = inputs["batch"]
+        options = self.config
+        bound = {"max_lag": options.staleness.max_lag, "fresh_engines": options.engines.fresh}
+        rows = train_rows(batch.groups, options.normalization, version=batch.version, **bound)
+        parts = micro_batches(rows, options.batch.micro_batch_tokens, pad_id=self.processing_class.pad_token_id)
+        loss = torch.zeros((), device=self.args.device)
+        self._log_ratios = []
+        with _WeightedMetrics(self._metrics["train"]) as weighted:
+            for number, part in enumerate(parts, start=1):
+                last = number == len(parts)
+                with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
+                    loss += self._backward(model, part)
+                weighted.add(float(part["tool_mask"].sum()))
+        self._step += 1
+        if not torch.isfinite(loss):
+            raise CallerError(
+                f"the loss is {loss.item()} [step {self.state.global_step + 1}]. Lower optimization.learning_rate; "
+                "the last checkpoint is whole."
+            )
+        seconds = time.perf_counter() - started
+        lag = lag_report(batch.trajectories, batch.version, **bound)
+        figures = batch_metrics(batch, rows, lag) | ratio_metrics(self._log_ratios)
+        figures |= {"batch/micro_batches": len(parts), "time/train_s": seconds}
+        figures["tokens_per_s"] = rows.tokens / (seconds + batch.waited_s)
+        for name, value in figures.items():
+            self._metrics["train"][name].append(value)
+        return loss
+
+    def _backward(self, model: Any, part: MicroBatch) -> Tensor:
+        inputs = {name: tensor.to(self.args.device) for name, tensor in part.items()}
+        if self.beta:
+            inputs["ref_per_token_logps"] = self._reference_logps(inputs)
+        with self.compute_loss_context_manager():
+            loss: Tensor = self.compute_loss(model, inputs)
+        self.accelerator.backward(loss)
+        trained = inputs["tool_mask"].bool()
+        ratios = (self._seen_logps - inputs["old_per_token_logps"])[trained]
+        self._log_ratios.append(ratios.float().cpu().numpy())
+        return loss.detach()
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL's forward pass; the log-probs are kept for the ratio figures."""
+        result = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        self._seen_logps: Tensor = result[0].detach()
+        return result
+
+    def _reference_logps(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        with torch.no_grad():
+            logps: Tensor = super()._get_per_token_logps_and_entropies(
+                self.ref_model, ids, attention, inputs["completion_ids"].size(1)
+            )[0]
+        return logps
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Scores the held-out samples of each task, by playing them.
+
+        Raises:
+            CallerError: the trainer was made without `play`.
+        """
+        if self._play is None:
+            raise CallerError("nothing plays episodes [trainer.evaluate]. Make the trainer with play=.")
+        self.evaluation = evaluate(self._play, self.config)
+        figures = eval_metrics(self.evaluation)
+        self.log(dict(figures))
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
+        return figures
+
+    def save_checkpoint(self) -> Path:
+        """Writes `checkpoint-<step>` now, unsealed (see checkpoint.py)."""
+        self._save_checkpoint(self.model, trial=None)
+        return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Not estimated: Hugging Face's estimate needs a padded batch."""
+        return 0
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a run's folder holds its own configuration and summary."""
+
+
+class _Steps(IterableDataset[Step]):
+    """Endless; the trainer stops after `max_steps`."""
+
+    def __init__(self, trainer: AgentGRPOTrainer) -> None:
+        self._trainer = trainer
+
+    def __iter__(self) -> Iterator[Step]:
+        while True:
+            yield {"batch": self._trainer.next_batch()}
+
+
+class _WeightedMetrics:
+    """TRL logs one value per micro-batch; this leaves one per step, the mean weighted by trained tokens."""
+
+    def __init__(self, metrics: defaultdict[str, list[float]]) -> None:
+        self._metrics = metrics
+        self._before: dict[str, int] = {}
+        self._weights: list[float] = []
+
+    def __enter__(self) -> "_WeightedMetrics":
+        self._before = {name: len(values) for name, values in self._metrics.items()}
+        return self
+
+    def add(self, weight: float) -> None:
+        """Ends one micro-batch."""
+        self._weights.append(weight)
+
+    def __exit__(self, *exception: object) -> None:
+        for name, values in self._metrics.items():
+            own = values[self._before.get(name, 0) :]
+            if len(own) == len(self._weights) > 0:
+                values[self._before.get(name, 0) :] = [_weighted_mean(own, self._weights)]
+
+
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
+    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if np.isfinite(v)]
+    total = sum(w for _, w in pairs)
+    return sum(v * w for v, w in pairs) / total if total else float("nan")
+
+
+def _no_reward(*args: object, **kwargs: object) -> list[float]:
+    raise AssertionError("rewards come with the trajectories")
