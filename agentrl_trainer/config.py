@@ -42,6 +42,10 @@ class Model:
     """`cpu`, `cuda`, `cuda:1` …; auto: CUDA where there is one."""
     parser: str = AUTO
     """Name of the tool-call parser (agentbench_fc.parsers); auto: by the tokenizer's chat template."""
+    chat_template: str | None = None
+    """A `.jinja` file, or the template itself; None: the tokenizer's own."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template, e.g. `{enable_thinking: false}`."""
     threads: int = 1
     """CPU threads of each process that holds a model; more do not help below some 10 M parameters."""
     gradient_checkpointing: bool = False

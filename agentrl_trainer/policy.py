@@ -1,0 +1,55 @@
+"""Where the policy's files are, and on which device it runs.
+
+Not here: loading it (run.py for the trainer, engines/ for the engines).
+"""
+
+from pathlib import Path
+
+from agentbench_fc.errors import CallerError
+from agentrl_trainer.config import AUTO, TINY, Model
+
+TINY_FOLDER = Path(__file__).parent / "assets" / TINY
+
+
+def policy_path(model: Model) -> str:
+    """What Hugging Face's `from_pretrained` takes: a folder, or the name of a model in its cache or on its hub.
+
+    Raises:
+        CallerError: neither; the message says what a policy folder must hold.
+    """
+    if model.path == TINY:
+        if not (TINY_FOLDER / "config.json").exists():
+            raise CallerError(
+                f"{TINY} is not installed [{TINY_FOLDER}]. Build it with `python -m agentrl_trainer.make_tiny`, "
+                "or give model=FOLDER."
+            )
+        return str(TINY_FOLDER)
+    folder = Path(model.path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").exists():
+            raise CallerError(
+                f"no config.json in the folder [{folder}]. A policy folder holds what save_pretrained writes: "
+                "config.json, model.safetensors and the tokenizer."
+            )
+        return str(folder)
+    looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") > 1
+    if looks_local or "/" not in model.path:
+        raise CallerError(
+            f"no such folder [model={model.path}]. Give a model folder, a hub name owner/name, or {TINY}."
+        )
+    return model.path
+
+
+def device_of(model: Model) -> str:
+    """The torch device that the policy is trained on.
+
+    Raises:
+        CallerError: CUDA is asked for and absent.
+    """
+    import torch
+
+    if model.device == AUTO:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if model.device.startswith("cuda") and not torch.cuda.is_available():
+        raise CallerError(f"no CUDA device here [model.device={model.device}]. Use model.device=cpu, or auto.")
+    return model.device
