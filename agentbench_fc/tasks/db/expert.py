@@ -1,0 +1,52 @@
+"""A policy that solves the samples: it reads what the database shows, and hands in what it read.
+
+Where the schema is not given it looks for it (SHOW TABLES, DESCRIBE), where the stored form matters it looks at a few
+rows, and a statement that needs an earlier result takes it from the reply. What it commits stands in the last reply,
+never in the sample; only for AgentBench's own questions, whose stored SQL is often broken, it commits the label.
+
+Not here: other players (players.py); the statements themselves (questions.py).
+"""
+
+import json
+from collections.abc import Generator, Sequence
+
+from agentbench_fc.episode import Expert, Sample, Turn
+from agentbench_fc.messages import ToolCall
+from agentbench_fc.tasks.db import observation
+from agentbench_fc.tasks.db.questions import CHANGES
+
+Rows = list[list[str | None]]
+
+
+def solve(sample: Sample) -> Expert:
+    """The moves for one sample."""
+    data = sample.data
+    plan: Sequence[str] = data["plan"]
+    rows: Rows = []
+    if not data["shown"]:
+        yield from _explore(data["kind"], plan)
+    if data["look"]:
+        asked = next(table["name"] for table in data["tables"] if table["name"] in plan[0])
+        yield from _ask(f"SELECT * FROM {asked} LIMIT 2")
+    for statement in plan:
+        first = rows[0][0] if rows else None
+        rows = yield from _ask(statement.format(first) if "{0}" in statement else statement)
+    if data["kind"] in CHANGES:
+        answers = []
+    elif "label" in data:
+        answers = list(data["label"])
+    else:
+        answers = ["NULL" if cell is None else cell for row in rows for cell in row]
+    yield ToolCall("call_commit", "commit_final_answer", json.dumps({"answers": answers}, ensure_ascii=False))
+
+
+def _explore(kind: str, plan: Sequence[str]) -> Generator[ToolCall, Turn, None]:
+    """Finds the tables, and describes those that the statements will name."""
+    for row in (yield from _ask("SHOW TABLES")):
+        if row[0] and any(row[0] in statement for statement in plan):
+            yield from _ask(f"DESCRIBE {row[0]}")
+
+
+def _ask(sql: str) -> Generator[ToolCall, Turn, Rows]:
+    turn = yield ToolCall("call_sql", "execute_sql", json.dumps({"query": sql}, ensure_ascii=False))
+    return observation.read(str(turn.messages[-1]["content"]))

@@ -1,0 +1,216 @@
+"""The DB task: an episode holds one database, and ends with the answer that is committed.
+
+>>> from agentbench_fc.registry import load_task
+>>> task = load_task("db", prompt="compact")
+>>> episode = task.open(task.samples("dev")[0], seed=0)
+>>> [message["role"] for message in episode.start()]
+['system', 'user']
+
+Not here: the turn loop (session.py), SQL (sqlite.py), what is right (grade.py), where samples come from (generate.py,
+readers.py).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from agentbench_fc.cache import generated, manifest_hash
+from agentbench_fc.episode import Expert, Reply, Sample
+from agentbench_fc.errors import CallerError, NotFound, TaskError, did_you_mean
+from agentbench_fc.messages import Message, system, user
+from agentbench_fc.spec import TaskSpec
+from agentbench_fc.tasks.db import expert, generate, grade, observation
+from agentbench_fc.tasks.db.backend import Database, SqlError, Table, open_database
+from agentbench_fc.tasks.db.questions import CHANGES
+
+Rows = Callable[[str], list[dict[str, Any]]]
+"""Split -> the samples' data in id order; an item may name its own `id`."""
+
+
+class DbEpisode:
+    """One problem on one database."""
+
+    def __init__(
+        self, spec: TaskSpec, sample: Sample, backend: str, database: Database, counts: tuple[int, int]
+    ) -> None:
+        self._spec = spec
+        self._sample = sample
+        self._backend = backend
+        self._database = database
+        self._statements, self._errors = counts
+
+    @classmethod
+    def begin(cls, spec: TaskSpec, sample: Sample, backend: str, seed: int) -> "DbEpisode":
+        """The episode at its start."""
+        return cls(spec, sample, backend, open_database(backend, _tables(spec, sample.data), seed=seed), (0, 0))
+
+    def start(self) -> list[Message]:
+        """System prompt, and the tables (where they are given) with the question."""
+        prompts, data = self._spec.prompts, self._sample.data
+        lines = [prompts["evidence"].format(evidence=data["evidence"])] if data.get("evidence") else []
+        if not data["shown"]:
+            lines.append(prompts["hidden"])
+        elif "description" in data:
+            lines.append(data["description"])
+        else:
+            lines += [self._described(table) for table in data["tables"]]
+        lines.append(prompts["question"].format(question=data["question"]))
+        return [system(prompts["system"]), user("\n".join(line for line in lines if line))]
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Reply:
+        """Runs a statement, or grades the committed answer."""
+        if name == "commit_final_answer":
+            return self._grade(arguments["answers"])
+        self._statements += 1
+        try:
+            result = self._database.execute(arguments["query"])
+        except SqlError as error:
+            self._errors += 1
+            return Reply(f"Error: {error}")
+        if self._spec.profile == "agentbench":
+            return Reply(observation.render_agentbench(result))
+        return Reply(observation.render(result))
+
+    def say(self, text: str) -> Reply | None:
+        """A text has no meaning here."""
+        return None
+
+    def fork(self) -> "DbEpisode":
+        """The same problem on a copy of the database."""
+        counts = (self._statements, self._errors)
+        return DbEpisode(self._spec, self._sample, self._backend, self._database.fork(), counts)
+
+    def close(self) -> None:
+        """Drops the database."""
+        self._database.close()
+
+    def _described(self, table: Mapping[str, Any]) -> str:
+        compact = self._spec.prompt == "compact"
+        columns = [name if compact else f"{name} ({kind.lower()})" for name, kind in table["columns"]]
+        if self._spec.profile == "agentbench":
+            names = ",".join(name for name, _ in table["columns"])
+            described = f"The table is named {table['name']}, with the headers {names}."
+            return self._spec.prompts["table"].format(columns=described)
+        return self._spec.prompts["table"].format(name=table["name"], columns=", ".join(columns))
+
+    def _grade(self, answers: list[str]) -> Reply:
+        data = self._sample.data
+        metrics: dict[str, Any] = {
+            "kind": data["kind"],
+            "level": data["level"],
+            "backend": self._backend,
+            "statements": self._statements,
+            "sql_errors": self._errors,
+        }
+        if data["kind"] in CHANGES:
+            metrics |= self._judge_tables()
+        else:
+            metrics["match"] = int(grade.answers_match(answers, data["gold"]))
+            label = data.get("label", [_text(value) for value in data["gold"]])
+            metrics["match_agentbench"] = int(grade.agentbench_answers_match(answers, label))
+        reward = float(metrics["match_agentbench" if self._spec.profile == "agentbench" else "match"])
+        text = "The answer was taken."
+        return Reply(text, reward=reward, success=reward == 1.0, done=True, metrics=metrics)
+
+    def _judge_tables(self) -> dict[str, Any]:
+        """Compares the tables with those that the sample's own statements make in a fresh database."""
+        data = self._sample.data
+        names = [table["name"] for table in data["tables"]]
+        golden = open_database(self._backend, _tables(self._spec, data))
+        try:
+            for statement in data["plan"]:
+                golden.execute(statement)
+            wanted = {name: golden.rows(name) for name in names}
+        except SqlError as error:
+            raise TaskError(f"the gold statement fails: {error} [{self._sample.id}]. Exclude this sample.") from error
+        finally:
+            golden.close()
+        found = {name: self._database.rows(name) for name in names}
+        difference = next((d for name in names if (d := grade.tables_differ(found[name], wanted[name]))), None)
+        stored = data.get("answer_md5") or grade.table_hash([rows or [] for rows in wanted.values()])
+        own = grade.table_hash([rows or [] for rows in found.values()]) if None not in found.values() else ""
+        metrics: dict[str, Any] = {"match": int(difference is None), "match_agentbench": int(own == stored)}
+        return metrics | ({"difference": difference} if difference else {})
+
+
+class DbTask:
+    """Samples and what opens them; see `make`."""
+
+    def __init__(self, spec: TaskSpec, rows: Rows, splits: Sequence[str], backend: str, level: str | None) -> None:
+        self.spec = spec
+        self._rows = rows
+        self._splits = splits
+        self._backend = backend
+        self._level = level
+        self._loaded: dict[str, list[Sample]] = {}
+        self._lock = Lock()
+
+    def samples(self, split: str) -> Sequence[Sample]:
+        """All samples of a split (of one level, where the task was made for one), in id order."""
+        if split not in self._splits:
+            raise NotFound(f"no split {split!r} [task {self.spec.name}]. {did_you_mean(split, self._splits)}")
+        with self._lock:  # sessions ask from many threads; the first one reads
+            if split not in self._loaded:
+                kept = [
+                    (number, data)
+                    for number, data in enumerate(self._rows(split))
+                    if self._level is None or data["level"] == self._level
+                ]
+                self._loaded[split] = [
+                    Sample(data.get("id", f"{self.spec.name}/{split}/{number}"), index, split, data)
+                    for index, (number, data) in enumerate(kept)
+                ]
+        return self._loaded[split]
+
+    def open(self, sample: Sample, seed: int) -> DbEpisode:
+        """A fresh database with the sample's tables."""
+        return DbEpisode.begin(self.spec, sample, self._backend, seed)
+
+    def expert(self, sample: Sample) -> Expert | None:
+        """Statements that answer the question, then the answer that they gave."""
+        return expert.solve(sample)
+
+    def close(self) -> None:
+        """Nothing is shared between episodes."""
+
+
+def generated_rows(folder: Path, split: str) -> list[dict[str, Any]]:
+    """The generated samples of a split, from the cache, checked against the task's manifest."""
+    name = f"db/{generate.VERSION}/{split}.jsonl"
+    path = generated(name, partial(generate.make_split, split), sha256=manifest_hash(folder, f"{split}.jsonl"))
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def check_level(level: str | None, *, generated_data: bool) -> None:
+    """Refuses a level that no sample has.
+
+    Raises:
+        CallerError: unknown, or the data have no levels.
+    """
+    if level is None:
+        return
+    if not generated_data:
+        raise CallerError("level is given with data [task db]. AgentBench's samples have no levels: leave it out.")
+    if level not in generate.LEVELS:
+        raise CallerError(f"no level {level!r} [task db]. {did_you_mean(level, generate.LEVELS)}")
+
+
+def _tables(spec: TaskSpec, data: Mapping[str, Any]) -> list[Table]:
+    tables = [Table.from_data(table) for table in data["tables"]]
+    if spec.profile != "agentbench":
+        return tables
+    return [  # AgentBench makes every column TEXT, and writes every value as its text
+        Table(
+            table.name,
+            tuple((name, "TEXT") for name, _ in table.columns),
+            tuple(tuple(str(value) for value in row) for row in table.rows),
+        )
+        for table in tables
+    ]
+
+
+def _text(value: object) -> str:
+    return "NULL" if value is None else observation.number(value) if isinstance(value, float) else str(value)
