@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentbench_fc.arguments import bounded, read_arguments
-from agentbench_fc.deadlines import Call, CallThreads
+from agentbench_fc.deadlines import Call, CallThreads, DeadlinePassed, Escaped, OneThread
 from agentbench_fc.episode import Episode, Reply, Sample, Task, Turn
 from agentbench_fc.errors import AgentBenchError, CallerError, Conflict, Gone, InfrastructureError, TaskError
 from agentbench_fc.messages import (
@@ -46,6 +46,8 @@ from agentbench_fc.messages import (
     tool_result,
     user,
 )
+from agentbench_fc.record import Counters, Played, compare
+from agentbench_fc.replies import checked_opening, checked_reply
 from agentbench_fc.rewards import Status, settle
 
 logger = logging.getLogger(__name__)
@@ -53,31 +55,6 @@ logger = logging.getLogger(__name__)
 CANCEL_WAIT_S = 1.0
 
 _shared_threads = CallThreads()  # idle threads end by themselves, so that one pool can serve a whole process
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened in a session, for its metrics."""
-
-    calls: int = 0
-    invalid_calls: int = 0
-    no_call_turns: int = 0
-    surplus_calls: int = 0
-    tool_errors: int = 0
-    timeouts: int = 0
-
-    @property
-    def invalid(self) -> int:
-        """What counts against `max_invalid_calls`."""
-        return self.invalid_calls + self.no_call_turns
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One turn of the log: what the agent sent (empty for turn 0) and what came back."""
-
-    sent: tuple[Message, ...]
-    turn: Turn
 
 
 @dataclass(slots=True)
@@ -124,7 +101,8 @@ class Session:
         self.log: list[Played] = []
         self.parent: tuple[str, int] | None = None
         """Session and turn that this one was forked from."""
-        self._threads = threads or _shared_threads
+        self._own_thread = OneThread() if task.spec.affinity == "thread" else None
+        self._threads = self._own_thread or threads or _shared_threads
         self._episode: Episode | None = None
         self._busy = threading.Lock()
         self._stuck: Call | None = None
@@ -162,8 +140,9 @@ class Session:
                 raise Conflict(f"the session was started already {self._where()}. Send turn {self.turn + 1}.")
             step = _Step()
             try:
-                self._episode, step.messages = self._open()
-            except Exception as error:  # whatever a task's own code raises at its start
+                self._episode, opening = self._open()
+                step.messages = checked_opening(opening, self._where())
+            except (Exception, SystemExit, GeneratorExit) as error:  # whatever a task's own code raises at its start
                 logger.warning("start failed, session=%s sample=%s", self.id, self.sample.id, exc_info=True)
                 self._fail(step, error, Status.INIT_FAILED)
             return self._record((), step)
@@ -183,15 +162,17 @@ class Session:
         """
         with self._exclusive():
             last = self.last
-            if turn is not None and turn == last.turn and turn > 0:
+            if turn is not None and turn == last.turn and self.log[-1].sent:
                 return last
+            if self.finished or self._episode is None:
+                why = f"has finished as {self.status!s}" if self.finished else "was closed"
+                reason = f": {last.metrics['reason']}" if "reason" in last.metrics else ""
+                raise Gone(f"the session {why}{reason} {self._where()}. Start another one.")
             if turn is not None and turn != last.turn + 1:
                 raise Conflict(
                     f"turn {turn} is out of order, the last one is {last.turn} {self._where()}. "
                     f"Send turn {last.turn + 1}, or fork."
                 )
-            if self.finished:
-                raise Gone(f"the session has finished as {self.status!s} {self._where()}. Start another one.")
             agent = bounded(read_agent_messages(messages))
             sent = tuple(agent.to_messages())
             step = self._play(agent)
@@ -209,16 +190,15 @@ class Session:
         """
         if status not in {Status.CANCELLED, Status.CONTEXT_LIMIT}:
             raise CallerError(f"a client cannot end a session as {status!s} {self._where()}. Use 'cancelled'.")
-        if not self._busy.acquire(timeout=CANCEL_WAIT_S):
+        free = self._busy.acquire(timeout=CANCEL_WAIT_S)
+        if not self.finished:
             self._cancel = (Status(status), reason)
-            turn = self.log[-1].turn.turn if self.log else 0
-            return Turn(self.id, turn, [], [], Status(status), True, None, None, {"reason": reason})
-        try:
-            if self.finished:
-                return self.last
-            return self._record((), _Step(ended=Status(status), metrics={"reason": reason}))
-        finally:
+        if free:
             self._busy.release()
+        self._carry_out_cancel()
+        if self.finished:
+            return self.last
+        return Turn(self.id, self.turn + 1, [], [], Status(status), True, None, None, {"reason": reason})
 
     def fork(self, turn: int | None = None, *, session_id: str | None = None) -> "Session":
         """An independent session that stands where this one stood after `turn` (by default: stands now).
@@ -241,7 +221,7 @@ class Session:
                 seed=self.seed,
                 session_id=session_id,
                 options=self.options,
-                threads=self._threads,
+                threads=self._threads,  # an affine session makes its own
             )
             child.parent = (self.id, at)
             if not (at == self.last.turn and self._fork_natively(child)):
@@ -251,14 +231,15 @@ class Session:
     def close(self) -> None:
         """Frees the episode; safe to repeat."""
         episode, self._episode = self._episode, None
-        if episode is None:
-            return
-        if self._stuck is not None and not self._stuck.wait(0):
-            logger.warning("closing session=%s while a call of it still hangs", self.id)
-        try:
-            self._within(episode.close, self.task.spec.call_timeout_s)
-        except Exception:  # a session's end must not fail because its task cannot clean up
-            logger.exception("closing the episode failed, session=%s", self.id)
+        if episode is not None:
+            if self._stuck is not None and not self._stuck.wait(0):
+                logger.warning("closing session=%s while a call of it still hangs", self.id)
+            try:
+                self._within(episode.close, self.task.spec.call_timeout_s)
+            except (Exception, SystemExit, GeneratorExit):  # an end must not fail because a task cannot clean up
+                logger.exception("closing the episode failed, session=%s", self.id)
+        if self._own_thread is not None:
+            self._own_thread.close()
 
     # the start
 
@@ -274,14 +255,12 @@ class Session:
                 episode.close()
                 raise
 
-        if spec.call_timeout_s is None:
+        if spec.call_timeout_s is None and self._own_thread is None:
             return open_and_start()
         call = self._threads.run(open_and_start, spec.start_timeout_s, on_late=lambda made: made[0].close())
         if not call.wait(0):
             raise InfrastructureError(f"the start took over {spec.start_timeout_s:g} s {self._where()}. Try again.")
-        if call.error is not None:
-            raise call.error
-        opened: tuple[Episode, list[Message]] = call.result
+        opened: tuple[Episode, list[Message]] = call.outcome()
         return opened
 
     # one turn
@@ -339,7 +318,7 @@ class Session:
             step.success = reply.success
         step.metrics |= reply.metrics
         if reply.done:
-            step.ended = reply.status
+            step.ended = Status(reply.status)
         return self._cut(clean_text(reply.content))
 
     def _cut(self, text: str) -> str:
@@ -360,33 +339,30 @@ class Session:
                 raise InfrastructureError(f"an earlier call still hangs {self._where()}. Start another session.")
             self._stuck = None
             reply = self._within(lambda: act(episode), timeout)
-            if reply is None or isinstance(reply, Reply):
-                return reply
-            raise TaskError(f"the task returned {type(reply).__name__}, not a Reply {self._where()}. Mend it.")
-        except TimeoutError:
+            return None if reply is None else checked_reply(reply, self._where())
+        except DeadlinePassed:
             self.counters.timeouts += 1
             return f"Error: the call did not finish within {timeout:g} seconds."
         except (TaskError, InfrastructureError) as error:
             logger.warning("episode failed, session=%s", self.id, exc_info=True)
             self._fail(step, error, Status.TASK_ERROR)
             return "Error: the environment failed; the episode has ended."
-        except (Exception, SystemExit) as error:  # any tool may raise anything; the model gets to see it
+        except (Exception, SystemExit, GeneratorExit) as error:  # any tool may raise anything; the model gets to see it
             self.counters.tool_errors += 1
             logger.info("tool raised, session=%s", self.id, exc_info=True)
-            text = str(error) if isinstance(error, AgentBenchError) else f"{type(error).__name__}: {error}"
+            own = isinstance(error, (AgentBenchError, Escaped))
+            text = str(error) if own else f"{type(error).__name__}: {error}"
             return self._cut(clean_text(f"Error: {text[:2000]}"))
 
     def _within(self, fn: Callable[[], Any], timeout_s: float | None) -> Any:
-        """The result of `fn`; past the deadline a TimeoutError, and the call is kept in `_stuck`."""
-        if timeout_s is None:
+        """The result of `fn`; past the deadline a DeadlinePassed, and the call is kept in `_stuck`."""
+        if timeout_s is None and self._own_thread is None:
             return fn()
-        call = self._threads.run(fn, timeout_s)
-        if not call.wait(0):
-            self._stuck = call
-            raise TimeoutError
-        if call.error is not None:
-            raise call.error
-        return call.result
+        call = self._stuck = self._threads.begin(fn)  # before the wait, which Ctrl-C can break off
+        if not self._threads.finish(call, threading.TIMEOUT_MAX if timeout_s is None else timeout_s):
+            raise DeadlinePassed
+        self._stuck = None
+        return call.outcome()
 
     # the end
 
@@ -396,7 +372,7 @@ class Session:
             return Status.INVALID_ACTION
         return Status.LIMIT_REACHED if turn >= self.task.spec.max_turns else None
 
-    def _fail(self, step: _Step, error: Exception, status: Status) -> None:
+    def _fail(self, step: _Step, error: BaseException, status: Status) -> None:
         fault = error.fault if isinstance(error, AgentBenchError) else "task"
         step.ended = status
         step.metrics |= {"fault": fault, "reason": str(error) or type(error).__name__}
@@ -432,13 +408,16 @@ class Session:
     # forks
 
     def _fork_natively(self, child: "Session") -> bool:
-        assert self._episode is not None
-        if self._stuck is not None and not self._stuck.wait(0):
+        if self._episode is None or (self._stuck is not None and not self._stuck.wait(0)):
             return False
         try:
             episode = self._within(self._episode.fork, self.task.spec.call_timeout_s)
-        except TimeoutError:
+        except DeadlinePassed:
             return False
+        except AgentBenchError:
+            raise
+        except Exception as error:  # a task's own code
+            raise TaskError(f"the task's fork raised {error!r} {self._where()}. Mend it, or return None.") from error
         if episode is None:
             return False
         child._episode = episode
@@ -458,7 +437,19 @@ class Session:
             raise
 
     def _exclusive(self) -> "_Exclusive":
-        return _Exclusive(self._busy, self._where)
+        return _Exclusive(self)
+
+    def _carry_out_cancel(self) -> None:
+        """Ends the session if that was asked for and no call is under way; such a call does it as it ends.
+
+        Both the asker and the call come here after the lock was free, so that one of them sees the other's part.
+        """
+        if self._cancel is not None and not self.finished and self._busy.acquire(blocking=False):
+            try:
+                if not self.finished:
+                    self._record((), _Step())
+            finally:
+                self._busy.release()
 
     def _where(self) -> str:
         return f"[session {self.id}, {self.sample.id}]"
@@ -467,29 +458,15 @@ class Session:
 class _Exclusive:
     """Holds a session's lock, or raises Conflict at once: a second caller must not wait on the first one's model."""
 
-    __slots__ = ("_lock", "_where")
+    __slots__ = ("_session",)
 
-    def __init__(self, lock: threading.Lock, where: Callable[[], str]) -> None:
-        self._lock = lock
-        self._where = where
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise Conflict(f"another call is under way {self._where()}. Wait for its answer.")
+        if not self._session._busy.acquire(blocking=False):
+            raise Conflict(f"another call is under way {self._session._where()}. Wait for its answer.")
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def compare(recorded: Turn, replayed: Turn) -> str:
-    """What differs between two plays of a turn, in words; empty where nothing does."""
-    for name in ("messages", "status", "reward", "success"):
-        before, after = getattr(recorded, name), getattr(replayed, name)
-        if before != after:
-            return f"{name} was {_short(before)}, now {_short(after)}"
-    return ""
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}…"
+        self._session._busy.release()
+        self._session._carry_out_cancel()
