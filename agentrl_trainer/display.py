@@ -94,16 +94,18 @@ def make_display(kind: str, steps: int) -> Display:
 
 def step_line(figures: Metrics) -> str:
     """The figures that tell at a glance how a step went."""
-    tasks = [name.removeprefix("success/") for name in figures if name.startswith("success/")]
-    parts = [f"{task} success {figures[f'success/{task}']:.2f}" for task in sorted(tasks)]
-    parts += [
-        f"{figures.get('batch/trajectories', 0):.0f} trajectories",
-        f"lag {figures.get('lag/mean', 0):.1f} (max {figures.get('lag/max', 0):.0f})",
-        f"loss {figures.get('loss', 0):+.3f}",
-        f"entropy {figures.get('entropy') or 0:.2f}",
-        f"{figures.get('tokens_per_s', 0):.0f} tok/s",
-        f"waited {figures.get('time/wait_s', 0):.1f} s",
-    ]
+    tasks = sorted(name.removeprefix("success/") for name in figures if name.startswith("success/"))
+    parts = [f"{task} success {figures[f'success/{task}']:.2f}" for task in tasks]
+    for name, form in (
+        ("batch/trajectories", "{:.0f} trajectories"),
+        ("lag/mean", "lag {:.1f}"),
+        ("loss", "loss {:+.3f}"),
+        ("entropy", "entropy {:.2f}"),
+        ("tokens_per_s", "{:.0f} tok/s"),
+        ("time/wait_s", "waited {:.1f} s"),
+    ):
+        if figures.get(name) is not None:  # a step without trained tokens has no entropy
+            parts.append(form.format(figures[name]))
     return " · ".join(parts)
 
 

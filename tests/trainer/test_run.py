@@ -1,0 +1,153 @@
+"""Whole runs of the trainer with a scripted rollout side: what they leave, how they go on, how they end."""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from agentbench_fc.errors import CallerError, InfrastructureError
+from agentrl_trainer import checkpoint
+from agentrl_trainer.config import Batch, Checkpoints, Engines, Evaluation, Model, RunConfig, SamplingOptions, TaskMix
+from agentrl_trainer.interrupts import Interrupted, Interrupts
+from agentrl_trainer.run import main, train
+from agentrl_trainer.types import Group
+
+Make = Callable[[int, int], Group]
+
+
+@pytest.fixture
+def make(make_trajectory: Callable[..., Any], make_group: Callable[..., Group]) -> Make:
+    """The n-th group, the same whoever asks; even ones are of db, odd ones of kg; two make a step."""
+
+    def group(number: int, newest: int) -> Group:
+        version = number // 2
+        rng = np.random.default_rng(number)
+        task = ("db", "kg")[number % 2]
+        members = [
+            make_trajectory(
+                rng=rng, reward=float(i % 2), version=version, task=task, sample_id=f"{task}/train/{number}"
+            )
+            for i in range(4)
+        ]
+        return make_group(members, number)
+
+    return group
+
+
+def options(policy_dir: Path, output: Path, **changes: Any) -> RunConfig:
+    defaults: dict[str, Any] = {
+        "model": Model(path=str(policy_dir), device="cpu"),
+        "tasks": (TaskMix(name="db"), TaskMix(name="kg")),
+        "steps": 4,
+        "group_size": 4,
+        "sampling": SamplingOptions(max_new_tokens=16, max_context=64),
+        "batch": Batch(min_trajectories=8, max_trajectories=8, micro_batch_tokens=64, wait_s=30),
+        "engines": Engines(stale_sync_steps=2, weights_dir=output.parent / "weights"),
+        "evaluation": Evaluation(n=4, every=2),
+        "checkpoints": Checkpoints(every=2, keep=2),
+        "output": output,
+        "progress": "plain",
+    }
+    return RunConfig(**(defaults | changes))
+
+
+def test_a_run_leaves_model_metrics_curve_summary_and_sealed_checkpoints(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollouts = scripted(make)
+    summary = train(options(policy_dir, tmp_path / "run"), rollouts=rollouts)
+    out = tmp_path / "run"
+
+    assert rollouts.closed
+    assert rollouts.published == [(0, True), (1, False), (2, True), (3, False), (4, True)]
+    assert not list((tmp_path / "weights").iterdir())
+    assert [p.name for p in checkpoint.checkpoints(out)] == ["checkpoint-2", "checkpoint-4"]
+    assert checkpoint.damage(out / "checkpoint-4") is None
+    assert checkpoint.Cursor.load(out / "checkpoint-2").done == {"g0", "g1", "g2", "g3"}
+
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [r for r in records if r["kind"] == "step"]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4]
+    assert all(r["batch/trained_trajectories"] == 8 and r["success/db"] == r["success/kg"] == 0.5 for r in steps)
+    assert sorted({r["step"] for r in records if r["kind"] == "eval"}) == [0, 2, 4]
+    assert {call[3] for call in rollouts.evaluations} == {0.0, 0.8}
+    assert len({call[4] for call in rollouts.evaluations}) == 1, "before and after play the same episodes"
+
+    trained, start = load_file(out / "model" / "model.safetensors"), load_file(policy_dir / "model.safetensors")
+    assert any(not torch.equal(trained[name], start[name]) for name in start)
+    assert (out / "curve.png").stat().st_size > 5000
+    assert "32 trajectories" in summary
+    assert "step 4/4" in capsys.readouterr().out
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    quiet = {"progress": "none", "evaluation": Evaluation(n=0)}
+    train(options(policy_dir, tmp_path / "whole", **quiet), rollouts=scripted(make))
+
+    broken = scripted(lambda n, v: make(n, v) if n < 5 else _die())
+    with pytest.raises(InfrastructureError, match="engine 0 is dead"):
+        train(options(policy_dir, tmp_path / "halves", **quiet), rollouts=broken)
+    with pytest.raises(CallerError, match="resume=auto"):
+        train(options(policy_dir, tmp_path / "halves", **quiet), rollouts=scripted(make))
+
+    again = scripted(make)
+    again.number = 4  # what the cursor of checkpoint-2 leaves to do
+    train(options(policy_dir, tmp_path / "halves", resume="auto", **quiet), rollouts=again)
+    assert again.published[0] == (2, True)
+    whole = load_file(tmp_path / "whole" / "model" / "model.safetensors")
+    halves = load_file(tmp_path / "halves" / "model" / "model.safetensors")
+    assert whole.keys() == halves.keys()
+    for name in whole:
+        assert torch.equal(whole[name], halves[name]), name
+    lines = (tmp_path / "halves" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+
+
+def _die() -> Group:
+    raise InfrastructureError("engine 0 is dead [rollout process]. Read its log.")
+
+
+def test_a_signal_leaves_a_checkpoint_of_the_last_step_and_the_shells_exit_code(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    def slow(number: int, newest: int) -> Group | None:
+        if number == 6:  # three steps are done or under way; the trainer will wait for more
+            timer.start()
+        return make(number, newest) if number < 7 else None
+
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    with Interrupts() as interrupts, pytest.raises(Interrupted) as raised:
+        train(
+            options(policy_dir, tmp_path / "run", evaluation=Evaluation(n=0), checkpoints=Checkpoints(every=0)),
+            rollouts=scripted(slow),
+            interrupts=interrupts,
+        )
+    assert raised.value.exit_code == 143
+    saved = checkpoint.newest_whole(tmp_path / "run")
+    assert saved is not None
+    assert len(checkpoint.Cursor.load(saved).done) == 2 * checkpoint.step_of(saved) > 0
+
+
+def test_faults_become_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["steps=3", "tasks=kg", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "again.yaml").write_text(printed)
+    assert main(["--config", "again.yaml", "--dry-run"]) == 0
+    assert capsys.readouterr().out == printed
+    assert main(["stepz=3"]) == 2
+    assert "Did you mean 'steps'" in capsys.readouterr().err
+    assert main(["model=./absent", "evaluation.n=0"]) == 2
+    assert "no such folder" in capsys.readouterr().err
