@@ -53,7 +53,7 @@ class Choice(NamedTuple):
     seed: int
 
 
-def read_options(options: Mapping[str, Any] | None, split: str, drawn: int) -> Choice:
+def read_options(options: Mapping[str, Any] | None, split: str | None, drawn: int) -> Choice:
     """The choice that `options` of a reset make; what they leave open comes from `split` and the `drawn` seed.
 
     Raises:
@@ -74,3 +74,8 @@ def read_options(options: Mapping[str, Any] | None, split: str, drawn: int) -> C
         raise CallerError(f"seed is {seed!r} [reset options]. Use an integer >= 0.")
     by_id = isinstance(sample, str)  # an id names its own split
     return Choice(sample, named or (None if by_id else split), drawn if seed is None else int(seed))
+
+
+def draw(rng: np.random.Generator) -> tuple[int, str]:
+    """An episode's seed and a session id; always the same number of draws, whatever a reset's options fix."""
+    return int(rng.integers(2**31)), rng.bytes(8).hex()

@@ -12,12 +12,13 @@ Not here: the turn loop (session.py), many sessions at once (vector.py), what a 
 """
 
 import copy
+from pathlib import Path
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
 from agentbench_fc.envs.actions import Action, read_action
-from agentbench_fc.envs.choosing import open_task, read_options
+from agentbench_fc.envs.choosing import draw, open_task, read_options
 from agentbench_fc.envs.scoring import RewardKind, Scored, Scoring, info_of
 from agentbench_fc.envs.spaces import ActionSpace, MessagesSpace
 from agentbench_fc.episode import Task, Turn
@@ -28,7 +29,17 @@ from agentbench_fc.rewards import ABNORMAL_PENALTY
 from agentbench_fc.samples import choose_split, find_sample
 from agentbench_fc.session import Session
 
-OWN_OPTIONS = ("task", "split", "profile", "prompt", "reward", "abnormal_penalty", "parser", "render_mode")
+OWN_OPTIONS = (
+    "task",
+    "split",
+    "profile",
+    "prompt",
+    "reward",
+    "abnormal_penalty",
+    "parser",
+    "transcripts",
+    "render_mode",
+)
 
 
 class AgentEnv(gym.Env[tuple[Message, ...], Action]):
@@ -42,6 +53,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         reward: `raw` (in [0, 1], as the task gives it) or `success` (0 or 1 at the end).
         abnormal_penalty: Return of an episode that hits a limit or is invalid; 0 keeps the task's own reward.
         parser: How raw text is read: `hermes`, `glm4`, `llama3`.
+        transcripts: A file, or an existing folder, to which each episode's record is appended when it ends.
         render_mode: `ansi`, or none.
         options: Of the task, such as `max_turns=10`.
 
@@ -62,6 +74,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         reward: RewardKind = "raw",
         abnormal_penalty: float = ABNORMAL_PENALTY,
         parser: str = "hermes",
+        transcripts: str | Path | None = None,
         render_mode: str | None = None,
         **options: Any,
     ) -> None:
@@ -71,7 +84,9 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         self.scoring = Scoring(reward, abnormal_penalty)
         self._parse = get_parser(parser)
         self.task, self._owned = open_task(task, profile, prompt, options, OWN_OPTIONS)
-        self._options = {"profile": profile, "prompt": prompt, **options}
+        self._name = task if isinstance(task, str) else self.task.spec.name
+        self._options = options
+        self._transcripts = None if transcripts is None else Path(transcripts)
         self.split = choose_split(self.task, split)
         self.task.samples(self.split)  # an unknown split fails here, not at the first reset
         self.observation_space = MessagesSpace()
@@ -100,13 +115,14 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
             CallerError: an unknown option, or no such sample or split.
         """
         super().reset(seed=seed)
-        drawn, session_id = int(self.np_random.integers(2**31)), self.np_random.bytes(8).hex()
+        drawn, session_id = draw(self.np_random)
         choice = read_options(options, self.split, drawn)
         sample = find_sample(self.task, choice.sample, split=choice.split, seed=choice.seed)
-        self._leave("reset")
+        self._leave("the env was reset")
         self.session = Session(self.task, sample, seed=choice.seed, session_id=session_id, options=self._options)
         turn = self.session.start()
         self._over = False
+        self._write(turn)
         return self._observed(turn), self._info(turn, self.scoring.of(turn, 0.0))
 
     def step(self, action: Action) -> tuple[tuple[Message, ...], SupportsFloat, bool, bool, dict[str, Any]]:
@@ -123,6 +139,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
             turn = self.session.last
         else:
             turn = self.session.interact(read_action(action, self._parse))
+            self._write(turn)
         scored = self.scoring.of(turn, earned)
         self._over = turn.finish
         return self._observed(turn), scored.reward, scored.terminated, scored.truncated, self._info(turn, scored)
@@ -151,7 +168,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
 
     def close(self) -> None:
         """Frees the episode and what the task holds; safe to repeat."""
-        self._leave("closed")
+        self._leave("the env was closed")
         self._over = True
         if self._owned:
             self._owned = False
@@ -159,7 +176,13 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
 
     def _leave(self, reason: str) -> None:
         if self.session is not None and self.session.log and not self.session.finished:
-            self.session.cancel(reason=f"the env was {'closed' if reason == 'closed' else 'reset'}")
+            self._write(self.session.cancel(reason=reason))
+
+    def _write(self, turn: Turn) -> None:
+        if turn.finish and self._transcripts is not None and self.session is not None:
+            from agentbench_fc.transcript import append
+
+            append(self._transcripts, self.session, self._name)
 
     def _observed(self, turn: Turn) -> tuple[Message, ...]:
         return tuple(copy.deepcopy(turn.messages))
@@ -171,11 +194,12 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
 
 def conversation(session: Session) -> str:
     """All messages of a session as text, and how it stands."""
-    lines: list[str] = []
-    for played in session.log:
-        for message in (*played.sent, *played.turn.messages):
-            if message["content"]:
-                lines.append(f"{message['role']}: {message['content']}")
-            for call in message.get("tool_calls", ()):
-                lines.append(f"{message['role']}: {call['function']['name']}({call['function']['arguments']})")
+    lines = [line for played in session.log for m in (*played.sent, *played.turn.messages) for line in message_lines(m)]
     return "\n".join([*lines, f"[{session.sample.id}, turn {session.turn}: {session.status}]"])
+
+
+def message_lines(message: Message) -> list[str]:
+    """A message as text: its content, then its calls."""
+    lines = [f"{message['role']}: {message['content']}"] if message["content"] else []
+    calls = [call["function"] for call in message.get("tool_calls", ())]
+    return lines + [f"{message['role']}: {call['name']}({call['arguments']})" for call in calls]

@@ -64,7 +64,7 @@ class Scoring:
         return Scored(float(reward), outcome.terminated, outcome.truncated, not outcome.trained, raw)
 
 
-def info_of(turn: Turn, scored: Scored, tools: list[ToolSpec], sample_id: str) -> dict[str, Any]:
+def info_of(turn: Turn, scored: Scored, tools: list[ToolSpec], sample_id: str | None) -> dict[str, Any]:
     """The info of a step; nothing in it is shared with the session's own record."""
     return {
         "session_id": turn.session_id,
