@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, reduce
 
 from agentbench_fc.tasks.kg.expressions import And, ArgMax, ArgMin, Count, Entity, Expr, Join, topics
-from agentbench_fc.tasks.kg.world import Link, World
+from agentbench_fc.tasks.kg.world import World
 
 MAX_ON_THE_WAY = 400
 """Members of a set inside a plan; larger ones make a question that nobody would ask."""
@@ -25,16 +25,19 @@ class Walker:
     def __init__(self, world: World, begins: Callable[[str], bool]) -> None:
         self.world = world
         self._links = world.recipe.links
-        self._by_source: dict[str, list[Link]] = {}
-        for link in self._links.values():
-            self._by_source.setdefault(world.recipe.base(link.source), []).append(link)
+        kinds = [*world.recipe.raw["types"], *world.recipe.raw["roles"]]
+        self._base = {kind: world.recipe.base(kind) for kind in kinds}
+        self._leaving = {
+            kind: [link for link in self._links.values() if self._base[link.source] == self._base[kind]]
+            for kind in kinds
+        }
         self._types = {entity: type_ for type_, ids in world.types.items() for entity in ids}
         self._entities = list(self._types)
-        self._begins = [e for e, type_ in self._types.items() if type_ in self._by_source and begins(e)]
-        easy_sources = {world.recipe.base(link.source) for link in self._links.values() if link.easy}
-        self._easy_begins = [e for e in self._begins if self._types[e] in easy_sources]
+        self._begins = [e for e, type_ in self._types.items() if self._leaving[type_] and begins(e)]
+        self._easy_begins = [e for e in self._begins if any(link.easy for link in self._leaving[self._types[e]])]
         self._may_begin = frozenset(self._begins)
         self.members: Callable[[Expr], frozenset[str]] = lru_cache(maxsize=20_000)(self._members)
+        self._chain_set: Callable[[Expr], frozenset[str]] = lru_cache(maxsize=50_000)(self._follow)
 
     # meaning
 
@@ -99,7 +102,7 @@ class Walker:
         back = self._links[expr.relation].reverse if isinstance(expr, Join) else ""
         links = [
             link.name
-            for link in self._by_source.get(self.world.recipe.base(self.type_of(expr)), ())
+            for link in self._leaving[self.type_of(expr)]
             if (link.easy or not easy) and link.name != back and not members.isdisjoint(self.world.edges[link.name])
         ]
         return Join(rng.choice(links), expr) if links else None
@@ -125,7 +128,7 @@ class Walker:
         """Single relations that lead to `target` and to many others; small sets would leave nothing to intersect."""
         sides = [
             Join(link.reverse, Entity(neighbor))
-            for link in self._by_source.get(self._types[target], ())
+            for link in self._leaving[self._types[target]]
             for neighbor in self.world.edges[link.name].get(target, ())
             if neighbor in self._may_begin and len(self.world.edges[link.reverse][neighbor]) >= MANY
         ]
@@ -142,7 +145,7 @@ class Walker:
         for _ in range(hops):
             links = [
                 link
-                for link in self._by_source.get(self._types[here], ())
+                for link in self._leaving[self._types[here]]
                 if here in self.world.edges[link.name]
                 and not (names and link.name == names[-1])
                 and (names or like is None or self._links[link.reverse].target == self.type_of(like))
@@ -161,7 +164,7 @@ class Walker:
 
     def rankable(self, expr: Expr) -> list[str]:
         """Attributes that at least two members have."""
-        base = self.world.recipe.base(self.type_of(expr))
+        base = self._base[self.type_of(expr)]
         members = self.members(expr)
         return [
             a.name
@@ -173,20 +176,20 @@ class Walker:
 
     def chain_gives(self, topic: str, hops: int, target: str, answer: frozenset[str]) -> bool:
         """Whether some chain of at most `hops` relations from `topic` gives exactly `answer`."""
-        base = self.world.recipe.base(target)
+        base = self._base[target]
         if hops < 1:
             return False
         return any(
-            self.world.recipe.base(link.target) == base and self._gives(start, link.name, topic, answer)
+            self._base[link.target] == base and self._gives(start, link.name, topic, answer)
             for start in self._starts(topic, hops - 1)
-            for link in self._by_source.get(self.world.recipe.base(self.type_of(start)), ())
+            for link in self._leaving[self.type_of(start)]
         )
 
     def _gives(self, start: Expr, relation: str, topic: str, answer: frozenset[str]) -> bool:
         """Whether the relation leads from `start` to exactly `answer`; stops at the first member outside."""
         edges = self.world.edges[relation]
         reached: set[str] = set()
-        for member in self._raw_cached(start):
+        for member in self._chain_set(start):
             for target in edges.get(member, ()):
                 if target not in answer:
                     if target != topic:
@@ -199,10 +202,10 @@ class Walker:
         self, topic: str, hops: int, target: str, answer: frozenset[str]
     ) -> Iterator[tuple[int, frozenset[str]]]:
         """The members of every chain of at most `hops` relations from `topic` that has all of `answer`."""
-        base = self.world.recipe.base(target)
+        base = self._base[target]
         for start in self._starts(topic, hops - 1) if hops else ():
-            for link in self._by_source.get(self.world.recipe.base(self.type_of(start)), ()):
-                if self.world.recipe.base(link.target) == base:
+            for link in self._leaving[self.type_of(start)]:
+                if self._base[link.target] == base:
                     members = self.members(Join(link.name, start))
                     if members and answer <= members:
                         yield start.size, members
@@ -216,24 +219,13 @@ class Walker:
                 level = [
                     longer
                     for expr in level
-                    for link in self._by_source.get(self.world.recipe.base(self.type_of(expr)), ())
-                    if self._raw_cached(longer := Join(link.name, expr))
+                    for link in self._leaving[self.type_of(expr)]
+                    if self._chain_set(longer := Join(link.name, expr))
                 ]
 
-    def _raw_cached(self, expr: Expr) -> frozenset[str]:
-        """The raw set of a chain, through the cache of its own members where that is the same."""
-        if isinstance(expr, Entity):
-            return frozenset([expr.id])
-        return self._chain_sets(expr)
-
-    @property
-    def _chain_sets(self) -> Callable[[Expr], frozenset[str]]:
-        cached = getattr(self, "_chain_cache", None)
-        if cached is None:
-            cached = self._chain_cache = lru_cache(maxsize=50_000)(self._chain_set)
-        return cached
-
-    def _chain_set(self, expr: Expr) -> frozenset[str]:
-        assert isinstance(expr, Join)
+    def _follow(self, expr: Expr) -> frozenset[str]:
+        """The raw set of a chain."""
+        if not isinstance(expr, Join):
+            return self.members(expr)
         edges = self.world.edges[expr.relation]
-        return frozenset(target for member in self._raw_cached(expr.of) for target in edges.get(member, ()))
+        return frozenset(target for member in self._chain_set(expr.of) for target in edges.get(member, ()))
