@@ -12,6 +12,7 @@ Anserini's defaults; skipping after Turtle & Flood, "Query evaluation: strategie
 """
 
 import bisect
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -125,8 +126,8 @@ def write_index(folder: Path, texts: Iterable[str], ids: Sequence[str], *, chunk
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary: dict[str, int] = {}
-    lengths: list[int] = []
-    spill_terms, spill_counts, per_doc = folder / "spill.terms", folder / "spill.counts", []
+    lengths, per_doc = array("q"), array("q")
+    spill_terms, spill_counts = folder / "spill.terms", folder / "spill.counts"
     with spill_terms.open("wb") as terms_file, spill_counts.open("wb") as counts_file:
         for text in texts:
             words = analyze(text)
@@ -139,7 +140,7 @@ def write_index(folder: Path, texts: Iterable[str], ids: Sequence[str], *, chunk
     if len(lengths) != len(ids):
         raise ValueError(f"{len(lengths)} texts for {len(ids)} ids [write_index]. Give one text an id.")
     _write_terms(folder, vocabulary)
-    _write_postings(folder, np.array(lengths), np.array(per_doc), vocabulary, chunk)
+    _write_postings(folder, _numbers(lengths), _numbers(per_doc), vocabulary, chunk)
     ranks = np.empty(len(ids), np.int32)
     ranks[np.argsort(np.array(ids), kind="stable")] = np.arange(len(ids), dtype=np.int32)
     np.save(folder / "ranks.npy", ranks)
@@ -190,6 +191,10 @@ def _write_postings(
     docs_out.flush()
     weights_out.flush()
     np.save(folder / "maxima.npy", maxima)
+
+
+def _numbers(values: "array[int]") -> NDArray[np.int64]:
+    return np.frombuffer(values, np.int64) if values else np.empty(0, np.int64)
 
 
 def _one_byte(lengths: NDArray[np.int64]) -> NDArray[np.float64]:

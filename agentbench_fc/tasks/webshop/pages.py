@@ -17,10 +17,10 @@ RESULTS_PER_PAGE = 10
 SUB_PAGES = ("description", "features", "reviews")
 BACK, PREVIOUS, NEXT, BUY = "back to search", "< prev", "next >", "buy now"
 _HEAD = ("Instruction:",)
-_RECEIPT = tuple(
-    part.strip()
-    for part in """attrs|None|category|None|query|None|product category|None|Target|asin|options|attrs|price upper|instuction text|
-    category|product category|query|Goal|None|Reward|Your score (min 0.0, max 1.0)""".split("|")
+_RECEIPT = (
+    *("attrs", "None", "category", "None", "query", "None", "product category", "None", "Target", "asin", "options"),
+    *("attrs", "price upper", "instuction text", "category", "product category", "query", "Goal", "None", "Reward"),
+    "Your score (min 0.0, max 1.0)",
 )
 
 

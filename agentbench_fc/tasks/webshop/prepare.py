@@ -17,19 +17,23 @@ NO_ATTRIBUTES = ("DUMMY_ATTR",)
 Tagger = Callable[[str], Sequence[str]]
 
 
-def prepare_products(
-    records: Iterable[Mapping[str, Any]], attributes: Mapping[str, Mapping[str, Any]], tagger: Tagger
-) -> Iterator[Product]:
-    """Prepared products in the order given; repeats, and ids that are no product ids, are left out."""
+def distinct(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The records of products in the order given, without repeats and ids that are no product ids."""
     seen: set[str] = set()
     for position, record in enumerate(records):
         asin = record.get("asin")
         if not isinstance(asin, str):
             raise TaskError(f"product {position} has no asin [products]. Is this a file of WebShop's products?")
-        if asin == "nan" or len(asin) > MAX_ASIN or asin in seen:
-            continue
-        seen.add(asin)
-        yield prepare_product(record, attributes.get(asin, {}), tagger)
+        if asin != "nan" and len(asin) <= MAX_ASIN and asin not in seen:
+            seen.add(asin)
+            yield record
+
+
+def prepare_products(
+    records: Iterable[Mapping[str, Any]], attributes: Mapping[str, Mapping[str, Any]], tagger: Tagger
+) -> Iterator[Product]:
+    """Prepared products in the order given."""
+    return (prepare_product(record, attributes.get(record["asin"], {}), tagger) for record in distinct(records))
 
 
 def prepare_product(record: Mapping[str, Any], about: Mapping[str, Any], tagger: Tagger) -> Product:
