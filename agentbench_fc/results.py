@@ -18,6 +18,7 @@ from agentbench_fc.errors import CallerError, Conflict, InfrastructureError
 from agentbench_fc.rewards import Status, settle
 
 VERSION = 1
+_HEAD = json.dumps({"type": "run", "v": VERSION}).encode()[:-1]
 MODEL_ERROR = "model error"
 """The status of an episode whose model gave no usable answer; no session ends so, and it is no result."""
 
@@ -135,22 +136,21 @@ class ResultsFile:
         assert self._file is not None
         self._file.seek(0)
         content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            self._file.truncate(whole)  # a kill cut this line short: its episode is played again
-        lines = content[:whole].splitlines()
-        if not lines:
+        whole = content.rfind(b"\n") + 1  # a kill cut the rest short: that episode is played again
+        if content[: len(_HEAD)] != _HEAD[: len(content)]:
+            raise CallerError(f"this is no results file of this version [{self.path}]. Choose another --out.")
+        if whole:
+            try:
+                head, *rows = [json.loads(line) for line in content[:whole].splitlines()]
+                results = [_result(row) for row in rows]
+                before = dict(head["options"])
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                raise CallerError(f"a line cannot be read: {error!r} [{self.path}]. Choose another --out.") from error
+            refuse_changes(before, self._options, self.path)
+            self.done = {result.key: result for result in results}
+        self._file.truncate(whole)
+        if not whole:
             self._append({"type": "run", "v": VERSION, "options": self._options})
-            return
-        try:
-            head, *rows = [json.loads(line) for line in lines]
-            if head.get("type") != "run" or head.get("v") != VERSION:
-                raise CallerError(f"this is no results file of this version [{self.path}]. Choose another --out.")
-            results = [_result(row) for row in rows]
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise CallerError(f"a line cannot be read: {error} [{self.path}]. Choose another --out.") from error
-        refuse_changes(head["options"], self._options, self.path)
-        self.done = {result.key: result for result in results}
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

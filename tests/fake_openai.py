@@ -129,9 +129,12 @@ def expert_answers(task: Task, split: str, *, gives_up: Callable[[str], bool] = 
             return assistant("I do not know.")
         expert = task.expert(sample)
         assert expert is not None
-        move = next(expert)
-        for number, increment in enumerate(_increments(messages[opening:]), start=1):
-            move = expert.send(Turn("", number, increment, [], Status.RUNNING, False, None, None))
+        try:
+            move = next(expert)
+            for number, increment in enumerate(_increments(messages[opening:]), start=1):
+                move = expert.send(Turn("", number, increment, [], Status.RUNNING, False, None, None))
+        except StopIteration:  # nobody carried its moves out
+            return assistant("I have said it all.")
         return assistant(move) if isinstance(move, str) else assistant(None, [move])
 
     return answer
