@@ -45,8 +45,12 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> RunC
         key, equals, text = override.partition("=")
         if not equals or not key.strip():
             raise CallerError(f"{override!r} is not a setting [command line]. Write key=value, e.g. steps=3.")
+        if not text.strip():
+            raise CallerError(
+                f"{override!r} has no value [command line]. Write null for none, or '' for an empty text."
+            )
         try:
-            value = yaml.safe_load(text) if text.strip() else None
+            value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise CallerError(f"{override!r} cannot be read: {error} [command line]. Quote the value.") from error
         _assign(raw, key.strip().split("."), value, override)

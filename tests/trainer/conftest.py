@@ -125,16 +125,16 @@ class ScriptedRollouts:
         self.closed = True
 
 
-@pytest.fixture(name="make_trajectory")
+@pytest.fixture(scope="session", name="make_trajectory")
 def _make_trajectory() -> Callable[..., Trajectory]:
     return make_trajectory
 
 
-@pytest.fixture(name="make_group")
+@pytest.fixture(scope="session", name="make_group")
 def _make_group() -> Callable[..., Group]:
     return make_group
 
 
-@pytest.fixture(name="scripted")
+@pytest.fixture(scope="session", name="scripted")
 def _scripted() -> type[ScriptedRollouts]:
     return ScriptedRollouts

@@ -1,0 +1,124 @@
+"""Configuration: what is refused, with which advice, and that everything survives the way to a file and back."""
+
+import dataclasses
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentbench_fc.errors import CallerError
+from agentrl_trainer import config as module
+from agentrl_trainer.config import Batch, Model, RunConfig, TaskMix
+from agentrl_trainer.configfile import from_dict, load_config, to_dict, to_yaml
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["stepz=3"], r"unknown key 'stepz' \[configuration\]. Did you mean 'steps'"),
+        (["max_lag=1"], "Did you mean staleness.max_lag"),
+        (["staleness.max_lak=1"], "Did you mean 'max_lag'"),
+        (["steps=x"], "must be a whole number"),
+        (["steps=1.5"], "must be a whole number"),
+        (["steps=true"], "must be a whole number"),
+        (["steps="], "Write null"),
+        (["steps=null"], "steps is empty"),
+        (["steps=0"], "Use 1 or more"),
+        (["steps"], "Write key=value"),
+        (["=3"], "Write key=value"),
+        (["steps={"], "Quote the value"),
+        (["batch=3"], "Give keys and values"),
+        (["model.dtype=float16"], "Known: bfloat16, float32"),
+        (["model=''"], "path is empty"),
+        (["tasks=[]"], "Name at least one"),
+        (["tasks={db: 1}"], "Give names"),
+        (["tasks=[{weight: 1}]"], "has no name"),
+        (["tasks=db,db"], "given twice"),
+        (["tasks.kgg.weight=1"], "Did you mean 'kg'"),
+        (["tasks.kg=1"], "names no field"),
+        (["tasks.kg.weigth=1"], "Did you mean 'weight'"),
+        (["tasks.kg.weight=-1"], "tasks.kg.weight"),
+        (["tasks.db.weight=0", "tasks.kg.weight=0"], "all weights are 0"),
+        (["group_size=1"], "Use 2 or more"),
+        (["staleness.max_lag=-1"], "0 \\(synchronous\\)"),
+        (["sampling.temperature=0"], "Use more than 0"),
+        (["sampling.temperature=.nan"], "temperature is nan"),
+        (["sampling.max_context=10"], "must hold a prompt"),
+        (["batch.max_trajectories=4"], "must not be below"),
+        (["batch.min_trajectories=4", "batch.max_trajectories=4"], "must hold one whole group"),
+        (["batch.micro_batch_tokens=100"], "must hold one trajectory"),
+        (["batch.min_trajectories=300", "batch.max_trajectories=300"], "At most 128"),
+        (["optimization.loss_type=grpo"], "Known: cispo, dapo, vespo"),
+        (["optimization.beta2=1"], "in \\[0, 1\\)"),
+        (["rollout.abnormal_penalty=0.2"], "from -1 to 0"),
+        (["engines.fresh=0"], "At least one engine"),
+        (["engines.fresh=100", "engines.stale=100"], "at most 127"),
+        (["trl=3"], "Give keys and values"),
+        (["normalization.center=1"], "true or false"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_advice(settings: list[str], message: str) -> None:
+    with pytest.raises(CallerError, match=message):
+        load_config(overrides=settings)
+
+
+def test_later_settings_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("steps: 5\ntasks:\n- db\n- name: my.py:T\n  weight: 2\noptimization: {learning_rate: 1e-4}\n")
+    read = load_config(file, ["tasks.my.py:T.options.level=hard", "steps=6", "steps=7", "model.threads=2", "model=a/b"])
+    assert (read.steps, read.optimization.learning_rate) == (7, 1e-4)
+    assert read.tasks[1] == TaskMix(name="my.py:T", weight=2.0, options={"level": "hard"}, prompt="default")
+    assert read.model.path == "a/b"
+    assert load_config(overrides=["model=a/b", "model.threads=2"]).model == Model(path="a/b", threads=2)
+
+
+def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
+    for content in ("a: [", "- 1"):
+        (tmp_path / "bad.yaml").write_text(content)
+        with pytest.raises(CallerError, match=r"bad\.yaml"):
+            load_config(tmp_path / "bad.yaml")
+    with pytest.raises(CallerError, match="Check --config"):
+        load_config(tmp_path / "absent.yaml")
+
+
+def test_the_prompt_style_follows_from_model_and_task() -> None:
+    assert [t.prompt for t in load_config(overrides=["tasks=db,my.py:T"]).tasks] == ["compact", "default"]
+    assert [t.prompt for t in load_config(overrides=["model=./large"]).tasks] == ["default", "default"]
+    assert load_config(overrides=["tasks.kg.prompt=default"]).tasks[1].prompt == "default"
+
+
+@given(
+    st.builds(
+        RunConfig,
+        steps=st.integers(1, 10**6),
+        batch=st.builds(Batch, min_trajectories=st.integers(1, 64), micro_batch_tokens=st.integers(1024, 10**6)),
+        trl=st.dictionaries(st.text(max_size=5), st.integers() | st.booleans() | st.floats(allow_nan=False)),
+        output=st.none() | st.just(Path("runs/x")),
+    )
+)
+def test_a_configuration_survives_the_way_to_yaml_and_back(config: RunConfig) -> None:
+    import yaml
+
+    assert from_dict(to_dict(config)) == config
+    assert from_dict(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_every_field_says_what_it_does() -> None:
+    source = Path(module.__file__).read_text()
+    for section in (c for c in vars(module).values() if dataclasses.is_dataclass(c) and isinstance(c, type)):
+        for field in dataclasses.fields(section):
+            hint = typing.get_type_hints(section)[field.name]
+            if not dataclasses.is_dataclass(hint):
+                line = next(i for i, text in enumerate(source.splitlines()) if text.startswith(f"    {field.name}: "))
+                assert source.splitlines()[line + 1].startswith('    """'), f"{section.__name__}.{field.name}"
+
+
+def test_the_shipped_configurations_are_whole() -> None:
+    folder = Path(module.__file__).parent.parent / "configs"
+    files = sorted(folder.glob("*.yaml"))
+    assert files
+    read = {file.stem: load_config(file) for file in files}
+    assert read["quickstart"] == RunConfig()
+    assert read["synchronous"].staleness.max_lag == 0

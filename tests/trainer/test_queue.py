@@ -1,0 +1,127 @@
+"""The draining queue: whole groups in order, bounds, back-pressure, and a diagnosis instead of a hang."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentbench_fc.errors import InfrastructureError
+from agentrl_trainer.queue import TrajectoryQueue
+from agentrl_trainer.types import Group
+
+Make = Callable[..., Any]
+
+
+class Source:
+    """Gives prepared groups as soon as they are asked for, then nothing, or a failure."""
+
+    def __init__(self, groups: list[Group], failure: Exception | None = None) -> None:
+        self.groups = groups
+        self.failure = failure
+        self.taken = 0
+        self.more = threading.Event()
+
+    def get_group(self, timeout: float) -> Group | None:
+        if self.taken < len(self.groups):
+            self.taken += 1
+            return self.groups[self.taken - 1]
+        if self.failure:
+            raise self.failure
+        self.more.wait(min(timeout, 0.02))
+        return None
+
+    def stats(self) -> Mapping[str, Any]:
+        return {"in_flight": 3, "slowest_s": 41}
+
+
+@pytest.fixture
+def groups(make_trajectory: Make, make_group: Make) -> list[Group]:
+    rng = np.random.default_rng(0)
+    return [make_group([make_trajectory(rng=rng) for _ in range(4)], n) for n in range(12)]
+
+
+def settle(queue: TrajectoryQueue, size: int) -> None:
+    deadline = time.monotonic() + 5
+    while len(queue) != size and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(queue) == size
+
+
+def test_a_batch_drains_whole_groups_in_order_up_to_the_maximum(groups: list[Group]) -> None:
+    queue = TrajectoryQueue(Source(groups), capacity=6).start()
+    settle(queue, 6)
+    batch = queue.get_batch(8, 18, version=3, deadline_s=5)
+    assert [g.id for g in batch.groups] == ["g0", "g1", "g2", "g3"]  # 16; a fifth would make 20
+    assert (batch.version, len(batch.trajectories)) == (3, 16)
+    settle(queue, 6)
+    assert [g.id for g in queue.get_batch(8, 1000, version=4, deadline_s=5).groups][:2] == ["g4", "g5"]
+    queue.close()
+
+
+def test_a_full_queue_stops_taking_from_the_source(groups: list[Group]) -> None:
+    source = Source(groups)
+    queue = TrajectoryQueue(source, capacity=2).start()
+    settle(queue, 2)
+    time.sleep(0.05)
+    assert source.taken == 3  # one more is in the reader's hand
+    assert len(queue.get_batch(40, 48, version=0, deadline_s=5).trajectories) >= 40  # and a batch may still exceed it
+    queue.close()
+
+
+def test_unusable_members_do_not_count_as_trajectories(groups: list[Group]) -> None:
+    for t in groups[0].trajectories:
+        t.usable = False
+    groups[1].trajectories[0].usable = False
+    queue = TrajectoryQueue(Source(groups[:3]), capacity=6).start()
+    batch = queue.get_batch(7, 8, version=0, deadline_s=5)
+    assert [g.id for g in batch.groups] == ["g0", "g1", "g2"]
+    assert len(batch.trajectories) == 7
+    queue.close()
+
+
+def test_waiting_in_vain_is_reported_and_ends_as_a_diagnosis(
+    groups: list[Group], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = TrajectoryQueue(Source(groups[:1]), capacity=2, stall_report_s=0.05).start()
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(InfrastructureError, match=r"4 of 8 trajectories.*in_flight 3, slowest_s 41"),
+    ):
+        queue.get_batch(8, 8, version=0, deadline_s=0.3)
+    assert "the trainer waits for rollouts: 4 of 8" in caplog.text
+    assert 2 <= caplog.text.count("the trainer waits") <= 6
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (InfrastructureError("the rollout process died with code -9 [rollout]. Read its log."), "died with code -9"),
+        (KeyError("ids"), r"KeyError\('ids'\)"),
+    ],
+)
+def test_a_dead_source_ends_the_wait_after_what_it_gave(groups: list[Group], failure: Exception, message: str) -> None:
+    queue = TrajectoryQueue(Source(groups[:2], failure), capacity=4).start()
+    settle(queue, 2)
+    assert len(queue.get_batch(8, 8, version=0, deadline_s=5).groups) == 2
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match=message) as raised:
+        queue.get_batch(8, 8, version=0, deadline_s=5)
+    assert raised.value.__cause__ is failure
+    assert time.monotonic() - started < 2
+    queue.close()
+
+
+def test_closing_ends_the_reader_and_the_wait(groups: list[Group]) -> None:
+    queue = TrajectoryQueue(Source(groups), capacity=1).start()
+    settle(queue, 1)
+    queue.close()
+    queue.close()
+    assert not [t for t in threading.enumerate() if t.name == "group-reader"]
+    queue.get_batch(4, 4, version=0, deadline_s=1)
+    with pytest.raises(InfrastructureError, match="closed"):
+        queue.get_batch(400, 400, version=0, deadline_s=1)
