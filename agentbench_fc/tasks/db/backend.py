@@ -1,7 +1,7 @@
 """The database of one session as a task sees it, and the door that makes one.
 
-Every back end speaks MySQL: statements come in MySQL's dialect, errors read like MySQL's. A statement that the model got
-wrong raises `SqlError`, whose text becomes the tool's reply; anything else that is raised is a fault of ours.
+Every back end speaks MySQL: statements come in MySQL's dialect, errors read like MySQL's. A statement that the model
+got wrong raises `SqlError`, whose text becomes the tool's reply; anything else that is raised is a fault of ours.
 
 Not here: the embedded back end (sqlite.py); how a result is shown (observation.py); grading (grade.py).
 """
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from agentbench_fc.errors import CallerError, did_you_mean
 
-Value: TypeAlias = None | int | float | str
+Value: TypeAlias = int | float | str | None
 Row: TypeAlias = tuple[Value, ...]
 
 BACKENDS = ("sqlite", "mariadb", "dsn")
@@ -89,9 +89,9 @@ def check_backend(backend: str) -> None:
         raise CallerError(f"backend {backend!r} is not in this version [task db]. Use backend='sqlite'.")
 
 
-def open_database(backend: str, tables: Sequence[Table], *, seed: int = 0) -> Database:
-    """A fresh database that holds `tables`; `seed` drives `RAND()`."""
+def open_database(backend: str, tables: Sequence[Table], *, seed: int = 0, strict: bool = True) -> Database:
+    """A fresh database that holds `tables`; `seed` drives `RAND()`, `strict` is MySQL's mode of that name."""
     check_backend(backend)
     from agentbench_fc.tasks.db.sqlite import SqliteDatabase
 
-    return SqliteDatabase(tables, seed=seed)
+    return SqliteDatabase(tables, seed=seed, strict=strict)

@@ -8,7 +8,9 @@ Not here: other players (players.py); the statements themselves (questions.py).
 """
 
 import json
-from collections.abc import Generator, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
 
 from agentbench_fc.episode import Expert, Sample, Turn
 from agentbench_fc.messages import ToolCall
@@ -18,10 +20,10 @@ from agentbench_fc.tasks.db.questions import CHANGES
 Rows = list[list[str | None]]
 
 
-def solve(sample: Sample) -> Expert:
+def solve(sample: Sample, profile: str) -> Expert:
     """The moves for one sample."""
     data = sample.data
-    plan: Sequence[str] = data["plan"]
+    plan: Sequence[str] = _as_numbers(data) if profile == "agentbench" else data["plan"]
     rows: Rows = []
     if not data["shown"]:
         yield from _explore(data["kind"], plan)
@@ -34,10 +36,23 @@ def solve(sample: Sample) -> Expert:
     if data["kind"] in CHANGES:
         answers = []
     elif "label" in data:
-        answers = list(data["label"])
+        answers = list(data["label"]) if profile == "agentbench" else [_text(value) for value in data["gold"]]
     else:
-        answers = ["NULL" if cell is None else cell for row in rows for cell in row]
+        answers = [_text(cell) for row in rows for cell in row]
     yield ToolCall("call_commit", "commit_final_answer", json.dumps({"answers": answers}, ensure_ascii=False))
+
+
+def _as_numbers(data: Mapping[str, Any]) -> list[str]:
+    """The statements for tables whose columns are all TEXT: numbers are ordered as numbers."""
+    numbers = {name for table in data["tables"] for name, kind in table["columns"] if kind != "TEXT"}
+    if not numbers:
+        return list(data["plan"])
+    column = rf"((?:a\.)?(?:{'|'.join(sorted(numbers))}))\b"
+    return [re.sub(rf"(MIN\(|MAX\(|ORDER BY ){column}", r"\1\2 + 0", statement) for statement in data["plan"]]
+
+
+def _text(value: str | None) -> str:
+    return "NULL" if value is None else value
 
 
 def _explore(kind: str, plan: Sequence[str]) -> Generator[ToolCall, Turn, None]:

@@ -5,8 +5,8 @@
 ('easy', 1)
 
 Sample n of a split depends on the split and n alone, so a split can grow without changing what it has. Train, dev and
-test have no theme of table in common. Nobody wrote the gold down: it is the result of the sample's own statements on the
-embedded back end, so it cannot be stale.
+test have no theme of table in common. Nobody wrote the gold down: it is the result of the sample's own statements on
+the embedded back end, so it cannot be stale.
 
 Not here: words and schemas (themes.py), wordings (questions.py).
 """
@@ -21,16 +21,14 @@ from agentbench_fc.tasks.db.backend import Database, SqlError, Table, open_datab
 from agentbench_fc.tasks.db.grade import tables_differ
 from agentbench_fc.tasks.db.questions import (
     CHANGES,
-    DATE_FORMS,
     EASY,
-    HARD,
-    MEDIUM,
     Cell,
     Maker,
     Question,
     World,
-    show_date,
 )
+from agentbench_fc.tasks.db.questions_hard import DATE_FORMS, HARD, show_date
+from agentbench_fc.tasks.db.questions_medium import MEDIUM
 from agentbench_fc.tasks.db.themes import NUMBERS, WORDS, Theme, themes
 
 VERSION = "1"

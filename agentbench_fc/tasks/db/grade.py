@@ -5,9 +5,9 @@
 >>> agentbench_answers_match(["none"], ["0"]), agentbench_answers_match(["a", "a", "b"], ["a", "b"])
 (True, True)
 
-Two sets of rules stand side by side, and both verdicts are reported. The default: values as a multiset, numbers by value,
-NULL equal to NULL alone, tables by the multiset of their rows. `agentbench_…`: AgentBench's own rules, whose looseness
-(a blank equals 0, duplicates do not count, 20 bits of a hash for a row) is part of its published scores.
+Two sets of rules stand side by side, and both verdicts are reported. The default: values as a multiset, numbers by
+value, NULL equal to NULL alone, tables by the multiset of their rows. `agentbench_…`: AgentBench's own rules, whose
+looseness (a blank equals 0, duplicates do not count, 20 bits of a hash for a row) is part of its published scores.
 
 Not here: running statements (sqlite.py), what a grade ends (task.py).
 Source: the second set is AgentBench's dbbench at 578c5e9, except that a list in a text is read, not run.

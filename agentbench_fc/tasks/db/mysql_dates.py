@@ -1,7 +1,7 @@
 """MySQL's date functions over ISO texts; nothing reads a clock.
 
->>> FUNCTIONS["DATE_FORMAT"].run(None, "2024-03-05", "%d %b %Y"), FUNCTIONS["DATEDIFF"].run(None, "2024-03-05", "2024-03-01")
-('05 Mar 2024', 4)
+>>> FUNCTIONS["DATE_FORMAT"].run(None, "2024-03-05", "%d %b %Y"), FUNCTIONS["YEAR"].run(None, "2024-03-05")
+('05 Mar 2024', 2024)
 
 Source: MySQL 8.0 reference manual, date and time functions.
 """

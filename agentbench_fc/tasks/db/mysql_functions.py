@@ -2,7 +2,7 @@
 
 >>> shim = Shim(seed=0)
 >>> FUNCTIONS["SUBSTRING_INDEX"].run(shim, "a.b.c", ".", 2), to_number("12 kg"), FUNCTIONS["CONCAT"].run(shim, "a", 1)
-('a.b', 12, 'a1')
+('a.b', 12.0, 'a1')
 
 Only what stands in `FUNCTIONS` can be called by a statement, so no function of SQLite's own is reachable. None of them
 reads a clock or the process: `NOW()` is a fixed moment and `RAND()` is seeded, so that a session can be replayed.
@@ -65,11 +65,11 @@ class Function:
 
 
 def to_number(value: Value) -> int | float | None:
-    """MySQL's number of a value: of a text, the number that it begins with, else 0."""
+    """MySQL's number of a value: of a text, the number that it begins with as a DOUBLE, else 0."""
     if value is None or isinstance(value, (int, float)):
         return value
     match = _NUMBER.match(to_text(value))
-    return _parsed(match[1]) if match else 0
+    return (_finite(float(match[1])) or 0.0) if match else 0.0
 
 
 def is_number(text: str) -> bool:
@@ -132,7 +132,7 @@ def _truncate(shim: Shim, value: Value, digits: Value) -> Value:
 
 def _quantize(value: Value, digits: Value, rounding: str) -> Value:
     number, places = to_number(value), int(to_number(digits) or 0)
-    if number is None or isinstance(number, float) and not math.isfinite(number):
+    if number is None or (isinstance(number, float) and not math.isfinite(number)):
         return number
     if isinstance(number, int) and places >= 0:
         return number
@@ -147,8 +147,9 @@ def _signed(shim: Shim, value: Value) -> Value:
     number = to_number(value)
     if number is None or isinstance(number, int):
         return number
-    if isinstance(value, str):  # a text is cut at the point, a number is rounded
-        return _int64(math.trunc(number)) if math.isfinite(number) else None
+    if isinstance(value, str):  # a text is read up to the point, a number is rounded
+        match = re.match(r"\s*([+-]?\d{1,400})", value)
+        return _int64(int(match[1])) if match else 0
     return _quantize(number, 0, ROUND_HALF_UP)
 
 
@@ -222,7 +223,7 @@ def _trim(shim: Shim, value: Value, mark: Value = " ", where: Value = "BOTH") ->
 
 def _format(shim: Shim, value: Value, digits: Value) -> Value:
     number, places = to_number(value), max(0, min(_int(digits), 20))
-    if number is None or isinstance(number, float) and not math.isfinite(number):
+    if number is None or (isinstance(number, float) and not math.isfinite(number)):
         return None
     return f"{Decimal(repr(number)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
 
@@ -387,8 +388,9 @@ class GroupConcat:
         self._distinct = False
         self._descending: tuple[bool, ...] = ()
 
-    def step(self, value: Value, separator: Value, distinct: Value, *keys: Value) -> None:
+    def step(self, *arguments: Value) -> None:
         """Takes one row; NULL values are left out."""
+        value, separator, distinct, *keys = arguments
         self._separator, self._distinct = to_text(separator), bool(distinct)
         self._descending = tuple(bool(flag) for flag in keys[1::2])
         if value is not None:
@@ -400,7 +402,7 @@ class GroupConcat:
         if self._distinct:
             items = list({fold(item[0]): item for item in reversed(items)}.values())[::-1]
         for at, descending in reversed(list(enumerate(self._descending))):
-            items = sorted(items, key=lambda item: _sort_key(item[1][at]), reverse=descending)  # noqa: B023
+            items = sorted(items, key=lambda item: _sort_key(item[1][at]), reverse=descending)
         text = self._separator.join(value for value, _ in items)
         return text.encode()[:GROUP_CONCAT_MAX].decode("utf-8", "ignore") if items else None
 
@@ -409,13 +411,6 @@ def _sort_key(value: Value) -> tuple[int, float, str]:
     if value is None:
         return (0, 0.0, "")
     return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, fold(value))
-
-
-def _parsed(text: str) -> int | float:
-    try:
-        return _int64(int(text))
-    except ValueError:
-        return _whole(_finite(float(text)) or 0.0) if "." not in text else (_finite(float(text)) or 0.0)
 
 
 def _finite(number: float) -> float | None:

@@ -35,6 +35,7 @@ _ESCAPES: dict[str, Callable[[str], bool]] = {
     "w": lambda c: c.isalnum() or c == "_",
     "s": str.isspace,
 }
+_Part = tuple[int, list[int]]
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -131,7 +132,7 @@ class Regexp:
 
     # Parsing: each part gives its first state and the open ends that the next part is hung on.
 
-    def _alternatives(self, depth: int = 0) -> tuple[int, list[int]]:
+    def _alternatives(self, depth: int = 0) -> _Part:
         if depth > 50:
             raise PatternError("the regular expression is nested too deeply")
         start, ends = self._sequence(depth)
@@ -142,7 +143,7 @@ class Regexp:
             ends = ends + other_ends
         return start, ends
 
-    def _sequence(self, depth: int) -> tuple[int, list[int]]:
+    def _sequence(self, depth: int) -> _Part:
         start = self._add(_State())
         ends = [start]
         while (char := self._peek()) is not None and char not in "|)":
@@ -163,7 +164,7 @@ class Regexp:
 
     def _repeat(
         self,
-        part: tuple[int, list[int]],
+        part: _Part,
         ends: list[int],
         low: int,
         high: int | None,
@@ -211,7 +212,7 @@ class Regexp:
             self._at += 1
         return low, high
 
-    def _atom(self, depth: int) -> tuple[int, list[int]]:
+    def _atom(self, depth: int) -> _Part:
         char = self._pattern[self._at]
         self._at += 1
         if char == "(":
@@ -288,7 +289,7 @@ class Regexp:
         self._at += 1
         return lambda c: any(test(c) for test in tests) is not negative
 
-    def _leaf(self, state: _State) -> tuple[int, list[int]]:
+    def _leaf(self, state: _State) -> _Part:
         number = self._add(state)
         return number, [number]
 

@@ -1,8 +1,8 @@
 """AgentBench's own dbbench files, by path: JSON lines -> the data of samples.
 
-Every column is TEXT, as AgentBench makes it: the declared types do not hold for the cells, and the labels were made that
-way. Cells that are no texts are written as AgentBench writes them. What is known to be wrong with a sample stands in
-`tasks/db/known_faults.json`.
+Every column is TEXT, as AgentBench makes it: the declared types do not hold for the cells, and the labels were made
+that way. Cells that are no texts are written as AgentBench writes them. What is known to be wrong with a sample stands
+in `tasks/db/known_faults.json`.
 
 Not here: generated samples (generate.py).
 Source: AgentBench data/dbbench at 578c5e9.

@@ -4,9 +4,9 @@
 >>> database.execute("SELECT name FROM pets WHERE name = 'REX'").rows, database.execute("SHOW TABLES").rows
 ((('Rex',),), (('pets',),))
 
-A statement is bounded in steps of SQLite's machine (the same on every machine), in seconds, in rows and in bytes; files,
-other databases, pragmas and extensions are out of reach by an authorizer. A refused or cut statement leaves the database
-as it was.
+A statement is bounded in steps of SQLite's machine (the same on every machine), in seconds, in rows and in bytes;
+files, other databases, pragmas and extensions are out of reach by an authorizer. A refused or cut statement leaves the
+database as it was.
 
 Not here: the translation (translate.py), what MySQL's functions do (mysql_functions.py).
 """
@@ -20,6 +20,7 @@ from typing import Any
 from agentbench_fc.errors import TaskError
 from agentbench_fc.tasks.db import collation, translate
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, Result, Row, SqlError, Table, Value
+from agentbench_fc.tasks.db.dialect import MAX_SQL
 from agentbench_fc.tasks.db.mysql_functions import Function, GroupConcat, Shim
 
 MAX_ROWS = 1_000
@@ -42,7 +43,7 @@ _ALLOWED = {
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE,
     sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_ALTER_TABLE, sqlite3.SQLITE_CREATE_INDEX,
     sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_DROP_VIEW, sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX, sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX, sqlite3.SQLITE_SAVEPOINT,
 }  # fmt: skip
 _TYPES = {"TEXT": f"TEXT COLLATE {translate.COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
 _SHOW_TABLES = re.compile(
@@ -58,9 +59,15 @@ _USE = re.compile(rf"USE\s+{_NAME}", re.I)
 _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"no such column: (?:\w+\.)?(.+)", r"Unknown column '\1'. DESCRIBE lists the columns of a table."),
     (r"table `?(.+?)`? has no column named (.+)", r"Unknown column '\2' in table '\1'. DESCRIBE lists its columns."),
-    (r"table `?(.+?)`? has (\d+) columns but (\d+) values were supplied", r"Column count doesn't match value count: table '\1' has \2 columns, \3 values were given."),
+    (
+        r"table `?(.+?)`? has (\d+) columns but (\d+) values were supplied",
+        r"Column count doesn't match value count: table '\1' has \2 columns, \3 values were given.",
+    ),
     (r"(\d+) values for (\d+) columns", r"Column count doesn't match value count: \2 columns, \1 values."),
-    (r"cannot store (\w+) value in (\w+) column (?:.+\.)?(.+)", r"Incorrect value for column '\3': it holds \2, the value is \1."),
+    (
+        r"cannot store (\w+) value in (\w+) column (?:.+\.)?(.+)",
+        r"Incorrect value for column '\3': it holds \2, the value is \1.",
+    ),
     (r"ambiguous column name: (.+)", r"Column '\1' is ambiguous. Write table.column."),
     (r"UNIQUE constraint failed: (.+)", r"Duplicate entry for key '\1'."),
     (r"NOT NULL constraint failed: (.+)", r"Column '\1' cannot be null."),
@@ -75,9 +82,12 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
 class SqliteDatabase:
     """One session's database; see `backend.Database`."""
 
-    def __init__(self, tables: Sequence[Table] = (), *, seed: int = 0, shim: Shim | None = None) -> None:
+    def __init__(
+        self, tables: Sequence[Table] = (), *, seed: int = 0, strict: bool = True, shim: Shim | None = None
+    ) -> None:
         self._shim = shim or Shim(seed)
         self._connection = _connect(self._shim)
+        self._strict = strict
         self._closed = False
         try:
             for table in tables:
@@ -92,7 +102,7 @@ class SqliteDatabase:
         listed = self._listing(sql)
         if listed is not None:
             return listed
-        statement = translate.translate(sql, self.schema())
+        statement = translate.translate(sql, self.schema(), strict=self._strict)
         self._shim.error = None
         cursor = self._connection.cursor()
         self._start_clock()
@@ -138,7 +148,7 @@ class SqliteDatabase:
 
     def fork(self) -> "SqliteDatabase":
         """A copy of the present state on a connection of its own."""
-        copy = SqliteDatabase(shim=self._shim.fork())
+        copy = SqliteDatabase(shim=self._shim.fork(), strict=self._strict)
         self._connection.backup(copy._connection)
         return copy
 
@@ -146,6 +156,7 @@ class SqliteDatabase:
         """Closes the connection, and with it the memory."""
         if not self._closed:
             self._closed = True
+            self._connection.set_authorizer(None)  # it refers to this object: no cycle may keep the memory alive
             self._connection.close()
 
     def _load(self, table: Table) -> None:
@@ -162,11 +173,7 @@ class SqliteDatabase:
         self._connection.set_authorizer(self._authorize)
 
     def _authorize(self, action: int, *details: Any) -> int:
-        return (
-            sqlite3.SQLITE_OK
-            if self._trusted or action in _ALLOWED | {sqlite3.SQLITE_SAVEPOINT}
-            else sqlite3.SQLITE_DENY
-        )
+        return sqlite3.SQLITE_OK if self._trusted or action in _ALLOWED else sqlite3.SQLITE_DENY
 
     def _start_clock(self) -> None:
         deadline, ticks = time.monotonic() + MAX_SECONDS, 0
@@ -197,7 +204,7 @@ class SqliteDatabase:
 
     def _listing(self, sql: str) -> Result | None:
         """SHOW, DESCRIBE and USE, which SQLite does not have."""
-        text = sql.strip().rstrip(";").rstrip() if len(sql) <= translate.MAX_SQL else ""
+        text = sql.strip().rstrip(";").rstrip() if len(sql) <= MAX_SQL else ""
         if match := _SHOW_TABLES.fullmatch(text):
             pattern = match["like"]
             names = [n for n in self.schema() if pattern is None or collation.matches(pattern, n)]
@@ -255,7 +262,7 @@ def _bound(function: Function, shim: Shim) -> Callable[..., Value]:
 def _value(cell: Any) -> Value:
     if isinstance(cell, bytes):
         return cell[:MAX_CELL].decode("utf-8", "replace")
-    return cell[:MAX_CELL] if isinstance(cell, str) else cell  # type: ignore[no-any-return]
+    return cell[:MAX_CELL] if isinstance(cell, str) else cell
 
 
 def _mysql_type(kind: str) -> str:

@@ -53,8 +53,9 @@ class DbEpisode:
         lines = [prompts["evidence"].format(evidence=data["evidence"])] if data.get("evidence") else []
         if not data["shown"]:
             lines.append(prompts["hidden"])
-        elif "description" in data:
-            lines.append(data["description"])
+        elif data.get("description"):
+            given = data["description"]
+            lines.append(prompts["table"].format(columns=given) if self._spec.profile == "agentbench" else given)
         else:
             lines += [self._described(table) for table in data["tables"]]
         lines.append(prompts["question"].format(question=data["question"]))
@@ -119,19 +120,21 @@ class DbEpisode:
         """Compares the tables with those that the sample's own statements make in a fresh database."""
         data = self._sample.data
         names = [table["name"] for table in data["tables"]]
-        golden = open_database(self._backend, _tables(self._spec, data))
+        found = {name: self._database.rows(name) for name in names}
+        own = grade.table_hash([rows or [] for rows in found.values()]) if None not in found.values() else ""
+        golden = open_database(self._backend, _tables(self._spec, data), strict=False)
         try:
             for statement in data["plan"]:
                 golden.execute(statement)
             wanted = {name: golden.rows(name) for name in names}
         except SqlError as error:
+            if self._spec.profile == "agentbench" and data.get("answer_md5"):  # the stored hash decides there
+                return {"match": int(own == data["answer_md5"]), "match_agentbench": int(own == data["answer_md5"])}
             raise TaskError(f"the gold statement fails: {error} [{self._sample.id}]. Exclude this sample.") from error
         finally:
             golden.close()
-        found = {name: self._database.rows(name) for name in names}
         difference = next((d for name in names if (d := grade.tables_differ(found[name], wanted[name]))), None)
         stored = data.get("answer_md5") or grade.table_hash([rows or [] for rows in wanted.values()])
-        own = grade.table_hash([rows or [] for rows in found.values()]) if None not in found.values() else ""
         metrics: dict[str, Any] = {"match": int(difference is None), "match_agentbench": int(own == stored)}
         return metrics | ({"difference": difference} if difference else {})
 
@@ -171,7 +174,7 @@ class DbTask:
 
     def expert(self, sample: Sample) -> Expert | None:
         """Statements that answer the question, then the answer that they gave."""
-        return expert.solve(sample)
+        return expert.solve(sample, self.spec.profile)
 
     def close(self) -> None:
         """Nothing is shared between episodes."""

@@ -1,8 +1,8 @@
 """The worlds of the generated tables: themes, their columns, and pools of simple words and small numbers.
 
-A theme is a kind of thing with a noun; its columns are drawn from the kind's pool by a seed of its own, so each theme has
-one schema. Train, dev and test have no theme in common. Words are short and common: a policy of a million parameters has
-to copy them.
+A theme is a kind of thing with a noun; its columns are drawn from the kind's pool by a seed of its own, so each theme
+has one schema. Train, dev and test have no theme in common. Words are short and common: a policy of a million
+parameters has to copy them.
 
 Not here: questions (questions.py), rows and samples (generate.py).
 """
@@ -12,23 +12,30 @@ from dataclasses import dataclass
 
 Range = tuple[int, int]
 
-PEOPLE = """Ada Alan Alice Amos Anna Aron Basil Bella Boris Bruno Carla Cleo Clara Conan Daisy Dana David Dora Edgar Ella
-Elmer Emma Ernst Esme Fanny Felix Flora Frank Gina Grace Greta Hanna Harry Hazel Hugo Ida Igor Irene Isaac Ivan Jack Jane
-Jasper Joan Jonas Julia Karl Kate Klara Lars Laura Leon Lily Linus Louis Lucy Luna Magda Marco Maria Max Mia Milo Nadia
-Nina Noah Nora Olga Oscar Otto Paula Peter Pia Quinn Ralph Rita Rosa Ruth Sam Sara Simon Sonia Tessa Thea Theo Tina Tom
-Ursula Vera Victor Walter Wanda Willy Xenia Yara Yuri Zoe""".split()
-NAMES = """Acorn Amber Anchor Arrow Aspen Atlas Aurora Badger Bamboo Basin Beacon Birch Bison Blaze Breeze Bronze Canyon
-Castle Cedar Cherry Cliff Clover Cobra Comet Copper Coral Cosmos Cotton Crane Crystal Dawn Delta Desert Diamond Dolphin
-Dragon Eagle Echo Ember Falcon Fern Flame Forest Fox Frost Galaxy Garnet Ginger Glacier Gold Granite Harbor Hawk Hazel
-Heron Horizon Iris Ivory Jade Jasmine Jet Jungle Lagoon Lantern Laurel Lemon Lion Lotus Lynx Magnet Mango Maple Marble
-Meadow Meteor Mint Moon Nebula Oak Oasis Ocean Olive Onyx Opal Orbit Orchid Otter Panda Pearl Pepper Phoenix Pine Planet
-Prism Quartz Rain Raven Reef River Robin Ruby Saffron Sage Sapphire Shadow Silver Sky Spark Spruce Star Storm Summit Sun
-Swan Thunder Tiger Topaz Tulip Valley Velvet Violet Walnut Wave Willow Wind Wolf Zephyr""".split()
-PLACES = """Alder Ashby Barrow Benton Brook Burton Calder Camden Carlow Colby Corin Dalton Denby Dover Dunmore Easton
-Elgin Fairview Farley Felton Garrow Glenby Granby Halton Harwick Hilton Holmby Hyde Ilford Kelso Kirby Lakeside Langley
-Linton Lowell Malden Marlow Melford Milton Newton Norby Norwood Oakley Orford Oxley Penrith Preston Radley Redford Rigby
-Romney Rugby Salton Selby Shelby Stanton Sutton Thorpe Tilbury Upton Walden Warwick Welby Weston Whitby Wilton Winton
-York""".split()
+PEOPLE = """
+Ada Alan Alice Amos Anna Aron Basil Bella Boris Bruno Carla Cleo Clara Conan Daisy Dana David Dora Edgar Ella
+Elmer Emma Ernst Esme Fanny Felix Flora Frank Gina Grace Greta Hanna Harry Hazel Hugo Ida Igor Irene Isaac Ivan
+Jack Jane Jasper Joan Jonas Julia Karl Kate Klara Lars Laura Leon Lily Linus Louis Lucy Luna Magda Marco Maria
+Max Mia Milo Nadia Nina Noah Nora Olga Oscar Otto Paula Peter Pia Quinn Ralph Rita Rosa Ruth Sam Sara Simon
+Sonia Tessa Thea Theo Tina Tom Ursula Vera Victor Walter Wanda Willy Xenia Yara Yuri Zoe
+""".split()
+NAMES = """
+Acorn Amber Anchor Arrow Aspen Atlas Aurora Badger Bamboo Basin Beacon Birch Bison Blaze Breeze Bronze Canyon
+Castle Cedar Cherry Cliff Clover Cobra Comet Copper Coral Cosmos Cotton Crane Crystal Dawn Delta Desert Diamond
+Dolphin Dragon Eagle Echo Ember Falcon Fern Flame Forest Fox Frost Galaxy Garnet Ginger Glacier Gold Granite
+Harbor Hawk Hazel Heron Horizon Iris Ivory Jade Jasmine Jet Jungle Lagoon Lantern Laurel Lemon Lion Lotus Lynx
+Magnet Mango Maple Marble Meadow Meteor Mint Moon Nebula Oak Oasis Ocean Olive Onyx Opal Orbit Orchid Otter
+Panda Pearl Pepper Phoenix Pine Planet Prism Quartz Rain Raven Reef River Robin Ruby Saffron Sage Sapphire
+Shadow Silver Sky Spark Spruce Star Storm Summit Sun Swan Thunder Tiger Topaz Tulip Valley Velvet Violet Walnut
+Wave Willow Wind Wolf Zephyr
+""".split()
+PLACES = """
+Alder Ashby Barrow Benton Brook Burton Calder Camden Carlow Colby Corin Dalton Denby Dover Dunmore Easton Elgin
+Fairview Farley Felton Garrow Glenby Granby Halton Harwick Hilton Holmby Hyde Ilford Kelso Kirby Lakeside
+Langley Linton Lowell Malden Marlow Melford Milton Newton Norby Norwood Oakley Orford Oxley Penrith Preston
+Radley Redford Rigby Romney Rugby Salton Selby Shelby Stanton Sutton Thorpe Tilbury Upton Walden Warwick Welby
+Weston Whitby Wilton Winton York
+""".split()
 
 WORDS: dict[str, list[str]] = {
     "brand": "Apex Bolt Crest Dyna Evo Flex Gala Halo".split(),
@@ -61,11 +68,12 @@ WORDS: dict[str, list[str]] = {
     "weather": "cloudy cold dry foggy mild rainy snowy sunny warm wet windy".split(),
 }
 NUMBERS: dict[str, Range] = {
-    "age": (18, 89), "area": (20, 950), "beds": (10, 400), "calories": (40, 900), "capacity": (20, 980), "cost": (5, 990),
-    "depth": (10, 900), "distance": (3, 480), "fee": (2, 250), "goals": (10, 120), "guests": (12, 640), "height": (20, 980),
-    "hours": (2, 96), "length": (4, 700), "members": (15, 880), "minutes": (15, 240), "pages": (40, 980), "pay": (200, 990),
-    "people": (20, 970), "points": (10, 990), "power": (40, 880), "price": (2, 480), "rooms": (10, 320), "sales": (10, 990),
-    "score": (10, 100), "seats": (2, 420), "speed": (20, 360), "staff": (4, 260), "stock": (10, 900), "sugar": (1, 90),
+    "age": (18, 89), "area": (20, 950), "beds": (10, 400), "calories": (40, 900), "capacity": (20, 980),
+    "cost": (5, 990), "depth": (10, 900), "distance": (3, 480), "fee": (2, 250), "goals": (10, 120),
+    "guests": (12, 640), "height": (20, 980), "hours": (2, 96), "length": (4, 700), "members": (15, 880),
+    "minutes": (15, 240), "pages": (40, 980), "pay": (200, 990), "people": (20, 970), "points": (10, 990),
+    "power": (40, 880), "price": (2, 480), "rooms": (10, 320), "sales": (10, 990), "score": (10, 100),
+    "seats": (2, 420), "speed": (20, 360), "staff": (4, 260), "stock": (10, 900), "sugar": (1, 90),
     "visits": (20, 990), "weight": (2, 900), "width": (2, 120), "wins": (2, 90),
 }  # fmt: skip
 

@@ -10,21 +10,16 @@ text (a name that does not exist would otherwise be a silent constant).
 Not here: what the functions do (mysql_functions.py); SHOW and DESCRIBE, which never reach SQLite (sqlite.py).
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
-from sqlglot.dialects.sqlite import SQLite
-from sqlglot.errors import SqlglotError, TokenError
 
 from agentbench_fc.tasks.db import mysql_dates, mysql_functions
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, SqlError
+from agentbench_fc.tasks.db.dialect import parse, to_mysql, to_sqlite
 
-MAX_SQL = 20_000
 COLLATION = "my_ci"
 Schema = Mapping[str, Mapping[str, str]]
 """Table -> column -> MySQL type."""
@@ -42,7 +37,6 @@ _VERBS: dict[type[exp.Expression], Verb] = {
     exp.Drop: "schema",
     exp.Alter: "schema",
 }
-_WORDS = "SELECT WITH ( INSERT REPLACE UPDATE DELETE CREATE DROP ALTER TRUNCATE".split()
 _TEXT_TYPES = {
     exp.DataType.Type.TEXT, exp.DataType.Type.VARCHAR, exp.DataType.Type.CHAR, exp.DataType.Type.NCHAR,
     exp.DataType.Type.TINYTEXT, exp.DataType.Type.MEDIUMTEXT, exp.DataType.Type.LONGTEXT, exp.DataType.Type.ENUM,
@@ -52,21 +46,6 @@ _NUMERIC_NODES = (
     exp.Boolean, exp.RowNumber, exp.Rank, exp.DenseRank, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseNot,
 )  # fmt: skip
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
-_OWN = ("COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "NULLIF", "ROW_NUMBER", "RANK", "DENSE_RANK")
-
-
-class _MySql(MySQL):
-    """MySQL in which all but a few functions are left as written: the allow-list decides about them."""
-
-    class Parser(MySQL.Parser):
-        FUNCTIONS = {name: make for name, make in MySQL.Parser.FUNCTIONS.items() if name in _OWN}  # noqa: RUF012
-
-
-class _Sqlite(SQLite):
-    """SQLite with names between backticks."""
-
-    class Tokenizer(SQLite.Tokenizer):
-        IDENTIFIERS = ["`"]  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,67 +58,22 @@ class Translation:
     """Names of the result's columns as MySQL would give them; None: SQLite's own name is right (a `*`)."""
 
 
-def translate(sql: str, schema: Schema) -> Translation:
+def translate(sql: str, schema: Schema, *, strict: bool = True) -> Translation:
     """Parses, checks and rewrites one statement.
 
     Raises:
         SqlError: it is no single statement of a kind that can be run here.
     """
     try:
-        tree = _parse(sql)
+        tree = parse(sql)
         verb = next((v for kind, v in _VERBS.items() if isinstance(tree, kind)), None)
         if verb is None:
             raise SqlError("This statement cannot be run here. Use SELECT, INSERT, UPDATE, DELETE, SHOW or DESCRIBE.")
         columns = _column_names(tree) if verb == "rows" else ()
-        tree = _Rewriter(schema, strict=isinstance(tree, exp.Update)).rewrite(tree)
-        return Translation(
-            tree.sql(dialect=_Sqlite, identify=True, comments=False, normalize_functions=False), verb, columns
-        )
+        tree = _Rewriter(schema, strict=strict and isinstance(tree, exp.Update)).rewrite(tree)
+        return Translation(to_sqlite(tree), verb, columns)
     except RecursionError:
         raise SqlError("The statement is nested too deeply. Write a simpler one.") from None
-
-
-def _parse(sql: str) -> exp.Expression:
-    if len(sql) > MAX_SQL:
-        raise SqlError(f"The statement has {len(sql)} characters; at most {MAX_SQL} are taken.")
-    if "\0" in sql:
-        raise SqlError("The statement holds a NUL character. Remove it.")
-    text = sql.strip()
-    word = re.match(r"\(|[A-Za-z]*", text)
-    first = word[0].upper() if word else ""
-    if first not in _WORDS and text[:1] not in "/#-":
-        what = f"{first} statements cannot be run here" if first else "There is no SQL statement in the query"
-        raise SqlError(f"{what}. Use SELECT, INSERT, UPDATE, DELETE, SHOW or DESCRIBE.")
-    replace = first == "REPLACE"
-    if replace:  # sqlglot does not know it; it is an INSERT that gives way
-        text = "INSERT" + text[len(first) :]
-    try:
-        trees = [tree for tree in sqlglot.parse(text, dialect=_MySql) if tree is not None]
-    except TokenError:
-        raise SqlError(
-            "You have an error in your SQL syntax: a quote is not closed or a character is not SQL."
-        ) from None
-    except SqlglotError as error:
-        raise SqlError(_syntax_error(error)) from None
-    if not trees:
-        raise SqlError("There is no SQL statement in the query.")
-    if len(trees) > 1:
-        raise SqlError(f"{len(trees)} statements in one call. Send one statement per call.")
-    tree = trees[0]
-    if isinstance(tree, exp.TruncateTable):
-        return exp.Delete(this=tree.expressions[0])
-    if replace and isinstance(tree, exp.Insert):
-        tree.set("alternative", "REPLACE")
-    if not isinstance(tree, exp.Expression):
-        raise SqlError("This statement cannot be run here.")
-    return tree
-
-
-def _syntax_error(error: SqlglotError) -> str:
-    details = getattr(error, "errors", None) or [{}]
-    near, line = details[0].get("highlight"), details[0].get("line")
-    where = f" near '{str(near)[:60]}' at line {line}" if near else ""
-    return f"You have an error in your SQL syntax{where}. Check it against MySQL's grammar."
 
 
 def _column_names(tree: exp.Expression) -> tuple[str | None, ...]:
@@ -148,9 +82,7 @@ def _column_names(tree: exp.Expression) -> tuple[str | None, ...]:
         query = query.this
     if not isinstance(query, exp.Select) or any(isinstance(p, exp.Star) or p.is_star for p in query.expressions):
         return ()
-    return tuple(
-        p.alias_or_name if isinstance(p, (exp.Alias, exp.Column)) else p.sql(dialect=_MySql) for p in query.expressions
-    )
+    return tuple(p.alias_or_name if isinstance(p, (exp.Alias, exp.Column)) else to_mysql(p) for p in query.expressions)
 
 
 class _Rewriter:
@@ -163,7 +95,7 @@ class _Rewriter:
         self._known = {name: name for name in schema}
 
     def rewrite(self, tree: exp.Expression) -> exp.Expression:
-        nodes = list(tree.walk())
+        nodes = cast("list[exp.Expression]", list(tree.walk()))
         self._check_tables(nodes, created=tree.find(exp.Create) is not None)
         for node in reversed(nodes):
             new = self._node(node)
@@ -239,12 +171,18 @@ class _Rewriter:
         if isinstance(left, exp.Tuple) or isinstance(right, exp.Tuple):
             return node
         if isinstance(node.parent, exp.Update) and node.arg_key == "expressions":
-            return node  # an assignment, not a comparison
+            return self.assignment(node)
         if self.is_number(left) != self.is_number(right):
             node.set("this", self.number(left))
             node.set("expression", self.number(right))
         elif not self.is_number(left) and not isinstance(left, (exp.Column, exp.Collate)) and _is_text(left):
             node.set("this", _collated(left))
+        return node
+
+    def assignment(self, node: exp.Expression) -> exp.Expression:
+        value, kinds = node.expression, self._types.get(node.this.name.lower(), set())
+        if self.is_number(value) and not isinstance(value, exp.Literal) and not any(map(_is_numeric_type, kinds)):
+            node.set("expression", _call("TEXT", value))  # 13, where SQLite would write 13.0
         return node
 
     def between(self, node: exp.Expression) -> exp.Expression:
@@ -270,7 +208,12 @@ class _Rewriter:
         interval = right if isinstance(right, exp.Interval) else None
         if interval is not None:
             return _shifted("DATE_SUB" if isinstance(node, exp.Sub) else "DATE_ADD", left, interval)
-        names = {exp.Div: "DIVIDE", exp.IntDiv: "DIV", exp.Mod: "MOD", exp.BitwiseXor: "BIT_XOR_OF"}
+        names: dict[type[exp.Expression], str] = {
+            exp.Div: "DIVIDE",
+            exp.IntDiv: "DIV",
+            exp.Mod: "MOD",
+            exp.BitwiseXor: "BIT_XOR_OF",
+        }
         left, right = self.number(left), self.number(right)
         if name := names.get(type(node)):
             return _call(name, left, right)
@@ -344,10 +287,10 @@ class _Rewriter:
         if kind == exp.DataType.Type.DATE:
             return _call("DATE", value)
         if kind in exp.DataType.TEMPORAL_TYPES:
-            return value
+            return cast("exp.Expression", value)
         if kind in {exp.DataType.Type.BINARY, exp.DataType.Type.VARBINARY}:
             return exp.Collate(this=value, expression=exp.to_identifier("BINARY"))
-        raise SqlError(f"CAST to {target.sql(dialect=_MySql)} is not supported here.")
+        raise SqlError(f"CAST to {to_mysql(target)} is not supported here.")
 
     def collate(self, node: exp.Expression) -> exp.Expression:
         name = node.expression.name.lower()
@@ -409,7 +352,7 @@ class _Rewriter:
         return _call("CURTIME" if isinstance(node, (exp.CurrentTime, exp.Localtime)) else "NOW")
 
     def refused(self, node: exp.Expression) -> exp.Expression:
-        raise SqlError(f"Variables such as {node.sql(dialect=_MySql)[:40]} are not available here.")
+        raise SqlError(f"Variables such as {to_mysql(node)[:40]} are not available here.")
 
 
 _Rule = Callable[[_Rewriter, exp.Expression], exp.Expression]
@@ -485,6 +428,8 @@ def _is_conditional_drop(node: exp.Table) -> bool:
 
 
 def _information_schema(name: str, schema: Schema, alias: str) -> exp.Expression:
+    names: tuple[str, ...]
+    rows: list[tuple[str, ...]]
     if name.lower() == "tables":
         names = ("TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE")
         rows = [(DATABASE_NAME, table, "BASE TABLE") for table in schema]
