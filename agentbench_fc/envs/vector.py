@@ -1,7 +1,7 @@
 """AgentVectorEnv: many sessions of one task, all advancing at once.
 
 >>> import gymnasium as gym
->>> from examples.guess_number import TASK
+>>> from examples.guess_number import TASK  # doctest: +SKIP
 >>> envs = gym.make_vec("agentbench-fc/Task-v0", num_envs=3, task=TASK)  # doctest: +SKIP
 >>> observations, infos = envs.reset(seed=1)  # doctest: +SKIP
 >>> envs.send([{"name": "guess", "arguments": {"number": 7}}] * 2, ids=[0, 2])  # doctest: +SKIP

@@ -1,0 +1,486 @@
+"""Many sessions at once: the same as Gymnasium's own vector env, and what that one cannot do."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+from toys import Counter, counter_task, rude_task
+
+from agentbench_fc.client import LocalClient, SyncClient
+from agentbench_fc.envs.env import AgentEnv
+from agentbench_fc.envs.vector import AgentVectorEnv
+from agentbench_fc.episode import Task, ToolEpisode, ToolTask, make_task, tool
+from agentbench_fc.errors import CallerError, InfrastructureError, NotFound, TaskError
+from agentbench_fc.messages import ToolCall, assistant
+
+ADD = {"name": "add", "arguments": {"number": 1}}
+SUBMIT = {"name": "submit", "arguments": {}}
+MODES = list(AutoresetMode)
+
+
+class Gate(ToolEpisode):
+    """`wait` answers when its gate opens; gates are shared by name through the sample's data."""
+
+    max_turns = 50
+    call_timeout_s = 20.0
+
+    def start(self) -> str:
+        if self.sample.data.get("broken"):
+            raise InfrastructureError("no backend [gate]. Start it.")
+        return "Go."
+
+    @tool
+    def wait(self, gate: int, word: str) -> str:
+        """Waits.
+
+        Args:
+            gate: Which gate.
+            word: What to answer.
+        """
+        assert self.sample.data["gates"][gate].wait(15)
+        return word
+
+    @tool
+    def fail(self) -> str:
+        """Fails."""
+        raise TaskError("the data are broken [gate]. Mend them.")
+
+    @tool
+    def sleep(self, seconds: float) -> str:
+        """Sleeps."""
+        time.sleep(seconds)
+        return "awake"
+
+
+class Gates:
+    """A task of `Gate` episodes and the gates themselves."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.gates = [threading.Event() for _ in range(count)]
+        samples = {"train": [{"gates": self.gates}], "broken": [{"gates": self.gates, "broken": True}]}
+        self.task = make_task(Gate, samples=samples)
+
+    @staticmethod
+    def wait(gate: int, word: str) -> dict[str, Any]:
+        return {"name": "wait", "arguments": {"gate": gate, "word": word}}
+
+
+@pytest.fixture
+def gates() -> Iterator[Gates]:
+    made = Gates()
+    yield made
+    for gate in made.gates:
+        gate.set()
+
+
+def vector_env(task: Task | str | None = None, num_envs: int = 3, **options: Any) -> AgentVectorEnv:
+    return AgentVectorEnv(task or counter_task(), num_envs, **options)
+
+
+def said(observations: Any) -> list[str]:
+    return [" ".join(str(message["content"]) for message in messages) for messages in observations]
+
+
+class Short(Counter):
+    """Ends soon, by success, failure or the limit."""
+
+    max_turns = 4
+
+
+def short_task() -> ToolTask:
+    return make_task(Short, samples={"train": [{"target": n} for n in (1, 2, 3)]})
+
+
+# the same as Gymnasium's own
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("reward", ["raw", "success"])
+def test_it_is_step_for_step_what_sync_vector_env_is(mode: AutoresetMode, reward: Any) -> None:
+    native = AgentVectorEnv(short_task(), 4, autoreset_mode=mode, reward=reward)
+    reference = SyncVectorEnv([lambda: AgentEnv(short_task(), reward=reward)] * 4, autoreset_mode=mode)
+    rng = np.random.default_rng(0)
+    choices: list[Any] = [ADD, {"name": "roll"}, SUBMIT, "no call"]
+    ours, theirs = native.reset(seed=3), reference.reset(seed=3)
+    ended = 0
+    for _ in range(40):
+        assert said(ours[0]) == said(theirs[0])
+        _same_infos(ours[-1], theirs[-1])
+        actions = [choices[i] for i in rng.integers(4, size=4)]
+        ours, theirs = native.step(actions), reference.step(tuple(actions))
+        for mine, other in zip(ours[1:4], theirs[1:4], strict=True):
+            np.testing.assert_array_equal(mine, other)
+            assert mine.dtype == other.dtype
+        ended += int((ours[2] | ours[3]).sum())
+    assert ended > 20
+    native.close()
+    reference.close()
+
+
+def _same_infos(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key in ("sample", "turn", "status", "raw_reward", "masked", "_sample", "_turn"):
+        assert list(ours[key]) == list(theirs[key]), key
+    if "final_info" in ours:
+        assert said(filter(None, ours["final_obs"])) == said(filter(None, theirs["final_obs"]))
+        assert list(ours["final_info"]["_status"]) == list(theirs["final_info"]["_status"])
+        assert list(ours["final_info"]["status"]) == list(theirs["final_info"]["status"])
+
+
+def test_disabled_autoreset_waits_for_a_masked_reset() -> None:
+    envs = vector_env(short_task(), autoreset_mode="DISABLED")
+    envs.reset(seed=1, options={"sample": 0})
+    _, rewards, terminated, _, _ = envs.step([ADD, ADD, SUBMIT])
+    assert (terminated.tolist(), rewards.tolist()) == ([False, False, True], [0.0, 0.0, 0.0])
+    with pytest.raises(gym.error.ResetNeeded, match="env 2 has ended"):
+        envs.step([SUBMIT] * 3)
+    options = {"reset_mask": np.array([False, False, True]), "sample": [1, 1, 2]}
+    observations, infos = envs.reset(options=options)
+    assert set(options) == {"reset_mask", "sample"}  # the caller's options are left alone
+    assert said(observations) == ["The total is 1.", "The total is 1.", "Reach 3."]
+    assert infos["_sample"].tolist() == [False, False, True]
+    _, rewards, terminated, _, _ = envs.step([SUBMIT, SUBMIT, ADD])
+    assert (terminated.tolist(), rewards.tolist()) == ([True, True, False], [1.0, 1.0, 0.0])
+    envs.close()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_episode_statistics_wrap_it(mode: AutoresetMode) -> None:
+    envs = DictInfoToList(RecordEpisodeStatistics(vector_env(short_task(), autoreset_mode=mode)))
+    assert envs.unwrapped.metadata["autoreset_mode"] is mode
+    envs.reset(seed=1, options={"sample": 1})
+    for _ in range(2):
+        envs.step([ADD] * 3)
+    infos = envs.step([SUBMIT, ADD, SUBMIT])[4]
+    assert [info.get("episode", {}).get("r") for info in infos] == [1.0, None, 1.0]
+    assert [info.get("episode", {}).get("l") for info in infos] == [3, None, 3]
+    envs.close()
+
+
+def test_make_vec_makes_it_and_its_spaces_fit() -> None:
+    envs = gym.make_vec("agentbench-fc/KG-v0", num_envs=2, prompt="compact", max_turns=3)
+    assert isinstance(envs, AgentVectorEnv)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    envs.action_space.seed(1)
+    observations, infos = envs.reset(seed=1)
+    assert observations in envs.observation_space
+    assert len(infos["tools"][0]) == len(envs.single_action_space.tools)
+    for _ in range(4):
+        observations, *_ = envs.step(envs.action_space.sample())
+        assert observations in envs.observation_space
+    envs.close()
+
+
+# send and recv
+
+
+def test_a_slow_env_holds_up_nobody(gates: Gates) -> None:
+    envs = vector_env(gates.task)
+    envs.reset(options={"sample": 0})
+    envs.send([gates.wait(i, f"word {i}") for i in range(3)])
+    for expected in (2, 0):
+        gates.gates[expected].set()
+        ids, observations, rewards, terminated, _, infos = envs.recv(timeout=10)
+        assert (ids.tolist(), said(observations)) == ([expected], [f"word {expected}"])
+        assert (rewards.shape, terminated.shape, infos["turn"].tolist()) == ((1,), (1,), [1])
+        gates.gates[expected].clear()
+    envs.send([gates.wait(0, "again")], [2])
+    gates.gates[1].set()
+    gates.gates[0].set()
+    ids, observations, *_ = envs.recv(min=2, timeout=10)
+    assert (ids.tolist(), said(observations)) == ([1, 2], ["word 1", "again"])
+    envs.close()
+
+
+def test_a_reply_after_a_timeout_is_neither_lost_nor_taken_for_another(gates: Gates) -> None:
+    envs = vector_env(gates.task, 2)
+    envs.reset(options={"sample": 0})
+    envs.send([gates.wait(0, "first 0"), gates.wait(1, "first 1")])
+    ids, observations, rewards, *_ = envs.recv(min=2, timeout=0.05)
+    assert (ids.size, observations, rewards.shape) == (0, (), (0,))
+    with pytest.raises(CallerError, match="answer outstanding"):
+        envs.send([gates.wait(0, "second")], [0])
+    gates.gates[0].set()
+    gates.gates[1].set()
+    ids, observations, *_ = envs.recv(min=2, timeout=10)
+    assert (ids.tolist(), said(observations)) == ([0, 1], ["first 0", "first 1"])
+    for word in ("second", "third"):
+        observations, *_ = envs.step([gates.wait(0, f"{word} 0"), gates.wait(1, f"{word} 1")])
+        assert said(observations) == [f"{word} 0", f"{word} 1"]
+    envs.close()
+
+
+def test_an_interrupted_wait_loses_nothing(gates: Gates) -> None:
+    envs = vector_env(gates.task, 2)
+    envs.reset(options={"sample": 0})
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([gates.wait(0, "zero"), gates.wait(1, "one")])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    gates.gates[0].set()
+    gates.gates[1].set()
+    ids, observations, *_ = envs.recv(min=2, timeout=10)
+    assert (ids.tolist(), said(observations)) == ([0, 1], ["zero", "one"])
+    envs.close()
+
+
+def test_a_reset_drops_what_was_sent(gates: Gates) -> None:
+    envs = vector_env(gates.task, 2)
+    envs.reset(options={"sample": 0})
+    envs.send([gates.wait(0, "late"), gates.wait(1, "late")])
+    observations, infos = envs.reset(options={"sample": 0})
+    gates.gates[0].set()
+    gates.gates[1].set()
+    assert said(observations) == ["Go.", "Go."]
+    assert infos["turn"].tolist() == [0, 0]
+    observations, _, _, _, infos = envs.step([gates.wait(0, "new 0"), gates.wait(0, "new 1")])
+    assert (said(observations), infos["turn"].tolist()) == (["new 0", "new 1"], [1, 1])
+    with pytest.raises(CallerError, match="nothing is outstanding"):
+        envs.recv()
+    envs.close()
+
+
+def test_sessions_advance_at_once(gates: Gates) -> None:
+    envs = vector_env(gates.task, 16)
+    envs.reset(options={"sample": 0})
+    start = time.monotonic()
+    observations, *_ = envs.step([{"name": "sleep", "arguments": {"seconds": 0.2}}] * 16)
+    assert said(observations) == ["awake"] * 16
+    assert time.monotonic() - start < 16 * 0.2 / 3
+    envs.close()
+
+
+def test_same_step_and_send_begin_the_next_episode_by_themselves() -> None:
+    envs = vector_env(short_task(), 2, autoreset_mode="SameStep")
+    envs.reset(seed=1, options={"sample": 0})
+    envs.send([SUBMIT], [1])
+    ids, observations, rewards, terminated, _, infos = envs.recv()
+    assert (ids.tolist(), rewards.tolist(), terminated.tolist()) == ([1], [0.0], [True])
+    assert said(observations)[0].startswith("Reach")
+    assert said([infos["final_obs"][0]]) == ["Ended at 0."]
+    assert infos["final_info"]["status"].tolist() == ["completed"]
+    assert infos["status"].tolist() == ["running"]
+    envs.close()
+
+
+# failures
+
+
+def test_a_failing_session_is_truncated_and_the_others_go_on(gates: Gates) -> None:
+    envs = vector_env(gates.task)
+    envs.reset(options={"sample": 0})
+    gates.gates[0].set()
+    actions = [gates.wait(0, "fine"), {"name": "fail"}, gates.wait(0, "fine")]
+    observations, rewards, terminated, truncated, infos = envs.step(actions)
+    assert (said(observations)[0], said(observations)[2]) == ("fine", "fine")
+    assert (rewards.tolist(), terminated.tolist(), truncated.tolist()) == ([0] * 3, [False] * 3, [False, True, False])
+    assert infos["masked"].tolist() == [False, True, False]
+    assert infos["metrics"]["fault"].tolist() == [None, "task", None]
+    _, _, _, truncated, infos = envs.step([gates.wait(0, "fine")] * 3)
+    assert infos["turn"].tolist() == [2, 0, 2]
+    envs.close()
+
+
+def test_a_call_without_an_answer_ends_its_session_only(gates: Gates) -> None:
+    envs = vector_env(gates.task, 2, timeout_s=0.3)
+    envs.reset(options={"sample": 0})
+    gates.gates[1].set()
+    observations, rewards, terminated, truncated, infos = envs.step([gates.wait(0, "late"), gates.wait(1, "fine")])
+    assert (said(observations), rewards.tolist()) == (["", "fine"], [0.0, 0.0])
+    assert (terminated.tolist(), truncated.tolist()) == ([False, False], [True, False])
+    assert infos["status"].tolist() == ["task error", "running"]
+    assert "0.3 s" in infos["metrics"]["reason"][0]
+    gates.gates[0].set()
+    envs.step([gates.wait(1, "ignored"), gates.wait(1, "two")])  # the late reply belongs to nobody
+    observations, *_ = envs.step([gates.wait(1, "fresh"), gates.wait(1, "three")])
+    assert said(observations) == ["fresh", "three"]
+    envs.close()
+
+
+def test_an_expired_session_is_truncated_and_masked() -> None:
+    with SyncClient(LocalClient(tasks={"counter": counter_task()})) as client:
+        envs = AgentVectorEnv("counter", 2, client=client)
+        _, infos = envs.reset(seed=1)
+        client.cancel(infos["session_id"][0])
+        _, rewards, terminated, truncated, infos = envs.step([ADD, ADD])
+        assert (rewards.tolist(), terminated.tolist(), truncated.tolist()) == ([0, 0], [False] * 2, [True, False])
+        assert infos["status"].tolist() == ["cancelled", "running"]
+        assert infos["masked"].tolist() == [True, False]
+        envs.close()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name)
+def test_a_task_that_cannot_start_is_truncated_at_the_next_step(gates: Gates, mode: AutoresetMode) -> None:
+    envs = vector_env(gates.task, 2, autoreset_mode=mode)
+    observations, infos = envs.reset(options={"split": ["train", "broken"]})
+    assert said(observations) == ["Go.", ""]
+    assert infos["status"].tolist() == ["running", "env init failed"]
+    gates.gates[0].set()
+    _, rewards, _, truncated, infos = envs.step([gates.wait(0, "fine")] * 2)
+    assert (rewards.tolist(), truncated.tolist()) == ([0.0, 0.0], [False, True])
+    ended = infos["final_info"] if mode is AutoresetMode.SAME_STEP else infos
+    assert (ended["masked"][1], ended["metrics"]["fault"][1]) == (True, "environment")
+    envs.close()
+
+
+def test_no_room_on_the_worker_is_a_start_that_failed() -> None:
+    client = LocalClient(tasks={"counter": counter_task()}, max_sessions=2)
+    envs = AgentVectorEnv("counter", 3, client=client)
+    _, infos = envs.reset(seed=1)
+    assert sorted(infos["status"].tolist()) == ["env init failed", "running", "running"]
+    _, _, _, truncated, infos = envs.step([ADD] * 3)
+    assert truncated.sum() == 1
+    reasons = [reason for reason in infos["metrics"]["reason"] if reason]
+    assert len(reasons) == 1
+    assert "all 2 sessions are taken" in reasons[0]
+    _, infos = envs.reset(seed=1)  # the old sessions make room for the new ones
+    assert sorted(infos["status"].tolist()) == ["env init failed", "running", "running"]
+    envs.close()
+
+
+# what a caller gets wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"autoreset_mode": "NEXTSTEP"}, "Did you mean 'NEXT_STEP'"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"render_mode": "human"}, "no render_mode"),
+        ({"splitt": "dev"}, "Did you mean 'split'"),
+        ({"client": LocalClient(), "transcripts": "x"}, "Tell the client"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_options_are_told(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(CallerError, match=message):
+        gym.make_vec("agentbench-fc/KG-v0", **({"num_envs": 2} | arguments))
+
+
+def test_a_task_object_needs_the_own_client() -> None:
+    with pytest.raises(CallerError, match="Give an id"):
+        AgentVectorEnv(counter_task(), 2, client=LocalClient())
+    with pytest.raises(NotFound, match="no task 'nothing'"):
+        AgentVectorEnv("nothing", 2, client=LocalClient())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": [1, 2]}, "list of 3"),
+        ({"seed": -4}, ">= 0"),
+        ({"options": {"sampel": 1}}, "Did you mean 'sample'"),
+        ({"options": {"sample": [1, 2]}}, "2 values for 3 envs"),
+        ({"options": {"sample": [0, 1, 99]}}, "0 to 4"),
+        ({"options": {"reset_mask": [True, False, True]}}, "bool array"),
+        ({"options": {"reset_mask": np.array([True, False])}}, "bool array"),
+        ({"options": {"reset_mask": np.array([False] * 3)}}, "no True"),
+    ],
+    ids=repr,
+)
+def test_bad_resets_are_told(arguments: dict[str, Any], message: str) -> None:
+    envs = vector_env()
+    with pytest.raises(CallerError, match=message):
+        envs.reset(**arguments)
+    envs.reset()
+    envs.close()
+
+
+def test_bad_steps_are_told_and_begin_nothing() -> None:
+    envs = vector_env()
+    with pytest.raises(gym.error.ResetNeeded):
+        envs.step([ADD] * 3)
+    envs.reset(seed=1)
+    for actions, ids in (([ADD] * 2, None), ([ADD], [7]), ([ADD, ADD], [1, 1]), ([ADD, ADD, 3], None)):
+        with pytest.raises(CallerError):
+            envs.send(actions, ids)
+    assert envs.step([ADD] * 3)[4]["turn"].tolist() == [1, 1, 1]
+    envs.close()
+    with pytest.raises(gym.error.ClosedEnvironmentError):
+        envs.step([ADD] * 3)
+
+
+# client and clean-up
+
+
+def test_the_client_s_methods_are_at_hand() -> None:
+    envs = vector_env(num_envs=2)
+    _, infos = envs.reset(seed=1, options={"sample": 1})
+    turn = envs.start_sample("counter/dev/0")
+    assert [info.sample for info in envs.list_sessions()] == ["counter/train/1"] * 2 + ["counter/dev/0"]
+    turn = envs.interact(turn.session_id, [assistant(None, [ToolCall("c1", "add", '{"number": 6}')])], turn=1)
+    branch = envs.fork(turn.session_id)
+    done = envs.interact(branch.session_id, [assistant(None, [ToolCall("c2", "submit", "{}")])])
+    assert (done.reward, envs.cancel(turn.session_id).status) == (1.0, "cancelled")
+    copied = envs.fork(infos["session_id"][0])
+    envs.step([SUBMIT] * 2)
+    assert [info.session_id for info in envs.list_sessions()] == [copied.session_id]
+    assert envs.list_workers()[0].sessions == 1
+    envs.close()
+
+
+def test_a_given_client_stays_open_and_its_sessions_are_ended() -> None:
+    with SyncClient(LocalClient(tasks={"counter": counter_task()})) as client:
+        envs = AgentVectorEnv("counter", 3, client=client, split="dev")
+        _, infos = envs.reset(seed=1)
+        assert all(sample.startswith("counter/dev/") for sample in infos["sample"])
+        assert len(client.list_sessions()) == 3
+        envs.reset(seed=1)
+        assert len(client.list_sessions()) == 3
+        envs.close()
+        assert client.list_sessions() == []
+
+
+def test_render_shows_every_conversation() -> None:
+    envs = vector_env(num_envs=2, render_mode="ansi")
+    envs.reset(options={"sample": 0})
+    envs.step([ADD, "hm"])
+    shown = envs.render()
+    assert shown is not None
+    assert shown[0] == 'user: Reach 1.\nassistant: add({"number": 1})\ntool: The total is 1.'
+    assert shown[1].startswith("user: Reach 1.\nassistant: hm\nuser: ")
+    envs.close()
+    assert vector_env().render() is None
+
+
+def test_nothing_is_left_after_close() -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    closed: list[int] = []
+
+    class Watched(Counter):
+        def close(self) -> None:
+            closed.append(1)
+
+    envs = vector_env(make_task(Watched, samples={"train": [{"target": 1}]}), 5)
+    envs.reset(seed=1)
+    envs.step([ADD] * 5)
+    envs.close()
+    envs.close()
+    assert len(closed) == 5
+    left = {t.name for t in threading.enumerate() if t.name.startswith("agentbench-fc-loop")} - before
+    assert left == set()
+
+
+def test_hanging_tools_cost_a_turn_not_the_step() -> None:
+    envs = vector_env(rude_task(), 2)
+    envs.reset()
+    observations, _, _, truncated, _ = envs.step([{"name": "hangs"}, {"name": "prints", "arguments": {"size": 3}}])
+    assert "within 0.2 seconds" in said(observations)[0]
+    assert (said(observations)[1], truncated.tolist()) == ("xxx", [False, False])
+    envs.close()
