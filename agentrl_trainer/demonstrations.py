@@ -1,0 +1,120 @@
+"""Demonstrations of a fallible expert: a task's own expert whose moves slip now and then.
+
+>>> from random import Random
+>>> slip('{"query": "SELECT age FROM cats"}', ["Table cats: name, age."], Random(1))
+'{"query": "SELECT name FROM cats"}'
+
+A slip is what a small model does wrong: it copies the neighbour of the right word. A policy that learns from slipping
+experts is right often enough to be rewarded and wrong often enough to improve.
+
+Not here: experts (agentbench_fc.players, tasks/); training on the transcripts (warmstart.py).
+"""
+
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from agentbench_fc.episode import Sample, Task, Turn
+from agentbench_fc.errors import TaskError
+from agentbench_fc.messages import Message, ToolCall, assistant, read_agent_messages
+from agentbench_fc.players import Player, make_player, noop_move, play
+from agentbench_fc.session import Session
+
+WORD = re.compile(r"#?\w+(?:\.\w+)*")
+
+
+def demonstrate(
+    task: Task, samples: Iterable[Sample], *, slip_rate: float, seed: int, options: dict[str, Any] | None = None
+) -> Iterator[Session]:
+    """Plays each sample once; the finished sessions carry what transcripts need.
+
+    Args:
+        task: Has an expert for the samples.
+        samples: In the order of playing.
+        slip_rate: Probability of a slip at each move.
+        seed: Of the slips and the episodes.
+        options: What the task was loaded with; transcripts carry it.
+    """
+    expert = make_player("expert", task)
+
+    def policy(sample: Sample, episode_seed: int) -> Player:
+        rng = random.Random(f"{sample.id}#{episode_seed}#slips")
+        return _Slipping(expert(sample, episode_seed), task, rng, slip_rate)
+
+    for sample in samples:
+        yield play(task, sample, policy, seed=seed, options=options)
+
+
+def slip(arguments: str, seen: Sequence[str], rng: random.Random) -> str:
+    """The arguments with one word that was read replaced by another word of the text it was read in.
+
+    Unchanged where nothing in them was read, as an empty answer.
+
+    Args:
+        arguments: JSON of a tool call.
+        seen: The texts of the episode so far, oldest first; a word belongs to the newest one that has it.
+        rng: Draws which word slips and to what.
+    """
+    texts = [list(dict.fromkeys(WORD.findall(text))) for text in seen]
+    value = json.loads(arguments)
+    found: list[tuple[re.Match[str], list[str]]] = []
+    for leaf in _leaves(value):
+        for match in WORD.finditer(leaf):
+            source = next((words for words in reversed(texts) if match[0] in words), [])
+            if len(source) > 1:
+                found.append((match, [word for word in source if word != match[0]]))
+    if not found:
+        return arguments
+    match, others = rng.choice(found)
+    leaf = match.string
+    changed = leaf[: match.start()] + rng.choice(others) + leaf[match.end() :]
+    return json.dumps(_replaced(value, leaf, changed), ensure_ascii=False)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+
+
+def _replaced(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, old, new) for item in value]
+    return new if value == old else value
+
+
+class _Slipping:
+    """A player that passes an expert's moves on, some of them spoilt; it gives up where the expert does."""
+
+    def __init__(self, expert: Player, task: Task, rng: random.Random, rate: float) -> None:
+        self._expert = expert
+        self._give_up = noop_move(task)
+        self._rng = rng
+        self._rate = rate
+        self._seen: list[str] = []
+        self._slipped = False
+
+    def act(self, turn: Turn) -> list[Message]:
+        self._seen += [message["content"] or "" for message in turn.messages]
+        try:
+            messages = self._expert.act(turn)
+        except TaskError:
+            if not self._slipped:
+                raise
+            name, arguments = self._give_up  # after a slip the expert's plan need not hold any more
+            return [assistant(None, [ToolCall("call_end", name, arguments)])]
+        if self._rng.random() >= self._rate:
+            return messages
+        self._slipped = True
+        agent = read_agent_messages(messages)
+        calls = [ToolCall(c.id, c.name, slip(c.arguments, self._seen, self._rng)) for c in agent.calls]
+        return [assistant(agent.text or None, calls)]
