@@ -179,7 +179,7 @@ class ChatRenderer:
         )
 
     def _refusal(self, what: str, cure: str) -> CallerError:
-        return CallerError(f"the chat template {what} [{self.path}]. {cure}, as chat_template.jinja in that folder.")
+        return CallerError(f"the chat template {what} [{self.path}]. {cure}, and name it in model.chat_template.")
 
 
 def _load_tokenizer(path: str) -> Any:

@@ -1,0 +1,173 @@
+"""The pool of fresh and stale engines: who takes a turn, who gets new weights, who is out of service.
+
+Cross-policy sampling: at every environment step the policy is drawn uniformly over {fresh, stale}, whatever the number
+of engines of each kind; within the kind the least loaded engine takes the turn.
+
+Not here: when weights are published (weights.py); log-probs and ratios (the trainer's).
+Source: AgentRL, arXiv 2510.04206.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from agentbench_fc.errors import CallerError, InfrastructureError
+from agentrl_trainer.engines.base import Completion, EngineRole, InferenceEngine, Sampling
+
+logger = logging.getLogger(__name__)
+CrossPolicy = Literal["step", "trajectory", "none"]
+ABORT_PAUSE_S = 0.05
+"""After an abort without a token the engine is changing weights: do not ask again at once."""
+
+
+class EnginePool:
+    """Engines by index: the fresh ones first, then the stale ones."""
+
+    def __init__(self, fresh: Sequence[InferenceEngine], stale: Sequence[InferenceEngine] = ()) -> None:
+        if not fresh:
+            raise CallerError("a pool without a fresh engine [engines]. At least one must follow the trainer.")
+        self.engines: tuple[InferenceEngine, ...] = (*fresh, *stale)
+        self._kinds: dict[EngineRole, range] = {
+            "fresh": range(len(fresh)),
+            "stale": range(len(fresh), len(self.engines)),
+        }
+        self._busy = [0] * len(self.engines)
+        self._faults = [""] * len(self.engines)
+
+    @property
+    def version(self) -> int:
+        """Newest weight version of a fresh engine."""
+        return max(self.engines[i].version for i in self._kinds["fresh"])
+
+    def draw(self, rng: random.Random, *, fresh_only: bool = False) -> tuple[int, InferenceEngine]:
+        """The engine for one turn: its index and itself.
+
+        Raises:
+            InfrastructureError: no fresh engine is left.
+        """
+        kinds: list[EngineRole] = ["fresh"] if fresh_only else ["fresh", "stale"]
+        alive = [[i for i in self._kinds[kind] if not self._faults[i]] for kind in kinds]
+        if not alive[0]:
+            raise InfrastructureError(
+                f"no fresh engine is left [pool]. The first to go: {self._faults[0]} Start the run again."
+            )
+        members = rng.choice([kind for kind in alive if kind])
+        index = min(members, key=lambda i: self._busy[i])
+        return index, self.engines[index]
+
+    def picker(self, rng: random.Random, mode: CrossPolicy) -> Callable[[], int]:
+        """Gives the engine index of each turn of one trajectory: drawn per `step`, once per `trajectory`, or fresh."""
+        if mode != "trajectory":
+            return lambda: self.draw(rng, fresh_only=mode == "none")[0]
+        kept = -1
+
+        def same() -> int:
+            nonlocal kept
+            if kept < 0 or self._faults[kept]:
+                kept = self.draw(rng)[0]
+            return kept
+
+        return same
+
+    async def generate(self, index: int, ids: Sequence[int], sampling: Sampling, *, timeout_s: float) -> Completion:
+        """One turn on engine `index`, to its end even across weight updates that abort it.
+
+        Raises:
+            CallerError: the context is full.
+            InfrastructureError: the engine failed or did not answer in time; it may be out of service now.
+        """
+        self._busy[index] += 1
+        try:
+            return await generate_until_done(self.engines[index], ids, sampling, timeout_s=timeout_s)
+        except InfrastructureError as error:
+            await self._examine(index, error)
+            raise
+        finally:
+            self._busy[index] -= 1
+
+    async def update(self, path: Path, version: int, roles: Iterable[EngineRole] = ("fresh",)) -> None:
+        """Gives the weights in `path` to all engines of these kinds.
+
+        Raises:
+            CallerError: the weights are those of another model.
+            InfrastructureError: no engine of the fresh kind could take them.
+        """
+        targets = [i for role in roles for i in self._kinds[role] if not self._faults[i]]
+
+        refusals: list[CallerError] = []
+
+        async def one(index: int) -> None:
+            try:
+                await self.engines[index].update_weights(path, version)
+            except InfrastructureError as error:  # alive or not, with old weights it must not sample on
+                self._out(index, str(error))
+            except CallerError as error:
+                refusals.append(error)
+
+        async with asyncio.TaskGroup() as tasks:
+            for index in targets:
+                tasks.create_task(one(index))
+        if refusals:
+            raise refusals[0]
+        self.draw(random.Random(0), fresh_only=True)
+
+    def stats(self) -> list[dict[str, object]]:
+        """Name, role, version, load and fault of each engine."""
+        return [
+            {"name": e.name, "role": e.role, "version": e.version, "busy": busy, "fault": fault}
+            for e, busy, fault in zip(self.engines, self._busy, self._faults, strict=True)
+        ]
+
+    async def aclose(self) -> None:
+        """Closes all engines."""
+        async with asyncio.TaskGroup() as tasks:
+            for engine in self.engines:
+                tasks.create_task(engine.aclose())
+
+    async def _examine(self, index: int, error: InfrastructureError) -> None:
+        if not self._faults[index] and not await self.engines[index].health():
+            self._out(index, str(error))
+
+    def _out(self, index: int, fault: str) -> None:
+        if not self._faults[index]:
+            self._faults[index] = fault
+            logger.error("engine %s is out of service: %s", self.engines[index].name, fault)
+
+
+async def generate_until_done(
+    engine: InferenceEngine, ids: Sequence[int], sampling: Sampling, *, timeout_s: float
+) -> Completion:
+    """Generates, and after an abort sends prompt and tokens so far again with what is left of the budget.
+
+    Raises:
+        CallerError: the context is full.
+        InfrastructureError: not done within `timeout_s` seconds, or the engine failed.
+    """
+    deadline = time.monotonic() + timeout_s
+    done = Completion((), (), (), "abort")
+    while True:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise InfrastructureError(
+                f"not done within {timeout_s:g} s, {len(done.ids)} tokens came [{engine.name}]. Try another engine."
+            )
+        rest = replace(
+            sampling,
+            max_tokens=sampling.max_tokens - len(done.ids),
+            seed=None if sampling.seed is None else sampling.seed + len(done.ids),
+        )
+        part = await engine.generate([*ids, *done.ids], rest, timeout_s=left_s)
+        done = Completion(
+            done.ids + part.ids, done.logprobs + part.logprobs, done.versions + part.versions, part.finish_reason
+        )
+        if done.finish_reason != "abort":
+            return done
+        if len(done.ids) >= sampling.max_tokens:
+            return replace(done, finish_reason="length")
+        if not part.ids:
+            await asyncio.sleep(min(ABORT_PAUSE_S, left_s))

@@ -1,0 +1,94 @@
+"""An engine in its own process answers like the one in this process, and its death is an error at once."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentbench_fc.errors import CallerError, InfrastructureError
+from agentrl_trainer.engines.base import Sampling
+from agentrl_trainer.engines.process import ProcessEngine
+from agentrl_trainer.engines.transformers import TransformersEngine
+
+
+async def test_it_answers_like_the_engine_in_this_process_survives_bad_requests_and_its_death_is_told_at_once(
+    model_folder: Path, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    refused = asyncio.create_task(ProcessEngine.start(tmp_path / "nothing", log=tmp_path / "refused.log"))
+    engine = await ProcessEngine.start(model_folder, log=tmp_path / "engine.log", max_context=256)
+    with pytest.raises(CallerError, match="no causal model"):
+        await refused
+    here = TransformersEngine(model_folder, max_context=256)
+    sampling = Sampling(max_tokens=9, seed=3, stop_ids=(2,))
+    try:
+        there = await asyncio.gather(*(engine.generate([5, 6 + i], sampling, timeout_s=30) for i in range(4)))
+        for i, answer in enumerate(there):
+            expected = await here.generate([5, 6 + i], sampling, timeout_s=30)
+            assert answer.ids == expected.ids
+            assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+        with pytest.raises(CallerError, match="exceed the context"):
+            await engine.generate([5] * 256, sampling, timeout_s=30)
+        with pytest.raises(InfrastructureError, match="no answer to generate within"):
+            await engine.generate([5], Sampling(max_tokens=250), timeout_s=0.01)
+        with pytest.raises(InfrastructureError, match="cannot be read"):
+            await engine.update_weights(tmp_path, 1)
+        await engine.update_weights(make_model(1), 7)
+        assert set((await engine.generate([5], sampling, timeout_s=30)).versions) == {7}
+        assert (engine.version, engine.vocabulary, await engine.health()) == (7, 304, True)
+        await _killed(engine)
+    finally:
+        await here.aclose()
+        await engine.aclose()
+    assert not engine._child.alive
+
+
+async def _killed(engine: ProcessEngine) -> None:
+    waiting = asyncio.create_task(engine.generate([5], Sampling(max_tokens=255), timeout_s=60))
+    await asyncio.sleep(0.05)
+    os.kill(engine._child.process.pid, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(InfrastructureError, match=r"ended by signal SIGKILL \[engine-0\]"):
+        await waiting
+    assert time.monotonic() - start < 5
+    with pytest.raises(InfrastructureError, match="SIGKILL"):
+        await engine.generate([5], Sampling(max_tokens=1), timeout_s=60)
+    assert not await engine.health()
+
+
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from agentrl_trainer.engines.process import ProcessEngine
+
+async def main():
+    engine = await ProcessEngine.start(Path(sys.argv[1]), log=Path(sys.argv[2]))
+    print(engine._child.process.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_it_ends_with_a_parent_that_is_killed(model_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARENT, str(model_folder), str(tmp_path / "engine.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+        deadline = time.monotonic() + 5
+        while _runs(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
