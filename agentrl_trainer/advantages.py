@@ -50,7 +50,7 @@ def group_advantages(
     informative = np.zeros(len(rewards), dtype=bool)
     for members in _indices(groups):
         own = np.asarray(rewards, dtype=float)[members]
-        if len(members) < 2 or np.ptp(own) <= tolerance:
+        if np.ptp(own) <= tolerance:  # one member alone too
             continue
         centred = own - own.mean()
         advantages[members] = centred / own.std() if scale == "std" else centred
