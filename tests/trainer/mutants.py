@@ -83,8 +83,8 @@ def main(folder: Path) -> int:
 
 def _copy(target: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__", "assets", "tests")
-    for package in ("agentrl_trainer", "agentbench_fc"):
-        shutil.copytree(ROOT / package, target / package, ignore=ignore)
+    shutil.copytree(ROOT / "agentrl_trainer", target / "agentrl_trainer", ignore=ignore)
+    (target / "agentbench_fc").symlink_to(ROOT / "agentbench_fc")
     shutil.copy(ROOT / "pyproject.toml", target)
     (target / "tests" / "trainer").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "conftest.py", target / "tests")
