@@ -10,8 +10,9 @@ Not here: the file format (transcript.py).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from agentbench_fc.episode import Task, Turn
 from agentbench_fc.errors import AgentBenchError, CallerError
@@ -58,6 +59,10 @@ class ReplayReport:
     def ok(self) -> bool:
         """Whether everything came out as recorded."""
         return not self.divergences
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self) | {"path": str(self.path), "ok": self.ok}
 
     def to_text(self) -> str:
         """The report in lines, the sum last."""

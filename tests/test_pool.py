@@ -45,8 +45,9 @@ def test_threads_are_made_only_when_all_are_busy() -> None:
 
 
 def test_a_waiting_job_can_be_cancelled_and_a_closed_pool_fails_the_rest() -> None:
-    pool, release = Pool(1, "test-close"), threading.Event()
-    first = pool.submit(lambda: release.wait(10))
+    pool, begun, release = Pool(1, "test-close"), threading.Event(), threading.Event()
+    first = pool.submit(lambda: begun.set() or release.wait(10))
+    assert begun.wait(10)
     cancelled, waiting = pool.submit(lambda: 1), pool.submit(lambda: 2)
     assert cancelled.cancel()
     pool.close()
