@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -201,7 +202,10 @@ def replay(
     from agentbench_fc.replay import replay_file
 
     report = replay_file(file)
-    print(json.dumps(report.to_dict(), ensure_ascii=False) if as_json else report.to_text())
+    if as_json:
+        print(json.dumps({"ok": report.ok, **asdict(report)}, ensure_ascii=False, default=str))
+    else:
+        print(report.to_text())
     if not report.ok:
         raise typer.Exit(1)
 

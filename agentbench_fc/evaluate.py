@@ -36,12 +36,12 @@ from agentbench_fc.errors import (
 )
 from agentbench_fc.parsers import get_parser
 from agentbench_fc.players import PLAYERS, make_player
+from agentbench_fc.record import Counters
 from agentbench_fc.registry import load_task
 from agentbench_fc.report import Report
 from agentbench_fc.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile
 from agentbench_fc.rewards import Status
 from agentbench_fc.scores import summarize
-from agentbench_fc.session import Counters
 
 OnResult = Callable[[EpisodeResult, int, int], None]
 """Called with each new result, how many there are now, and how many there will be."""
