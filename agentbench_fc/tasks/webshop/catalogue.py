@@ -123,6 +123,7 @@ def write_catalogue(
         np.save(building / "goal_order.npy", np.array(order(len(offsets) - 1), np.int64))
         np.save(building / "goal_weights.npy", _weights(attributes))
         full = {"format": FORMAT, "products": len(writer.asins), "goals": len(offsets) - 1, **meta}
+        full["content"] = writer.digest.hexdigest()
         full["files"] = {p.name: _describe(p) for p in sorted(building.iterdir())}
         (building / "meta.json").write_text(json.dumps(full, indent=1))
         _replace(building, folder)

@@ -169,7 +169,7 @@ def _write_postings(
     starts = np.concatenate([[0], np.cumsum(frequencies)])
     np.save(folder / "starts.npy", starts)
     idf = np.log(1 + (len(lengths) - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
-    average = np.float32(lengths.sum() / max(len(lengths), 1))
+    average = np.float32(lengths.sum() / len(lengths)) if lengths.any() else np.float32(1)
     norm = (np.float32(1) / (K1 * ((1 - B) + B * _one_byte(lengths) / average))).astype(np.float32)
     docs_out = np.lib.format.open_memmap(folder / "docs.npy", "w+", np.int32, (size,))
     weights_out = np.lib.format.open_memmap(folder / "weights.npy", "w+", np.float32, (size,))

@@ -3,10 +3,10 @@
 Not here: the folder around it and its checksums (catalogue.py).
 """
 
+import hashlib
 import json
 import zlib
 from array import array
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ class StoreWriter:
         self._file = (folder / "products.bin").open("wb")
         self._offsets = array("q", [0])
         self.asins: list[str] = []
+        self.digest = hashlib.sha256()
+        """Of the records as they went in: the compressed bytes depend on the zlib at hand."""
         self._waiting: list[bytes] = []
         self._dictionary: bytes | None = None
 
@@ -38,6 +40,7 @@ class StoreWriter:
         """Adds one product."""
         record = json.dumps(product.to_dict(), ensure_ascii=False, separators=(",", ":")).encode()
         self.asins.append(product.asin)
+        self.digest.update(record)
         if self._dictionary is not None:
             self._write(record)
             return
@@ -123,11 +126,3 @@ class ProductStore:
             raise TaskError(
                 f"product {position} cannot be read: {error} [{self._path}]. The file is damaged: build it again."
             ) from error
-
-
-def write_products(folder: Path, products: Iterable[Product]) -> list[str]:
-    """Writes all products and returns their ids, in order."""
-    with StoreWriter(folder) as writer:
-        for product in products:
-            writer.append(product)
-    return writer.asins
