@@ -4,13 +4,14 @@ Not here: prompts, tools and limits (tasks/kg/task.yaml); the turn loop (session
 Source: AgentBench's `kg` task, rebuilt from its documented behaviour; tasks/kg/README.md lists what differs.
 """
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.spec import TaskSpec
-from agentbench_fc.tasks.kg.task import KGTask
+from agentbench_fc.tasks.kg.task import KGTask, Reader
 
 
 def make(
@@ -25,6 +26,7 @@ def make(
     level: str | None = None,
     size: int | None = None,
     world_seed: int | None = None,
+    exclude_suspect: bool = False,
 ) -> KGTask:
     """Makes the task.
 
@@ -35,20 +37,32 @@ def make(
         data: AgentBench's knowledgegraph folder or one of its JSON files; `agentbench` means
             `$AGENTBENCH_DATA/knowledgegraph`. None: generated questions.
         graph: N-Triples (`.nt`, `.nt.gz`) or a table of subject, relation, object (`.tsv`). None: the generated world.
+            A table without `data` gets generated questions too.
         type_check: Which intersections are allowed: `subclass`, `strict` or `off`. None: `strict` in the profile
             `agentbench`, else `subclass`.
         one_shot: Show a worked example before the question.
-        level: Only samples of this level: `easy`, `medium` or `hard`.
+        level: Only generated samples of this level: `easy`, `medium` or `hard`.
         size: Entities of the generated world.
         world_seed: Another world of the same kind.
+        exclude_suspect: Leave out AgentBench's samples whose gold plan is known to be faulty.
 
     Raises:
         CallerError: an option that does not exist or does not fit.
     """
     from agentbench_fc.tasks.kg.backend import OxigraphBackend, check_backend
     from agentbench_fc.tasks.kg.episode import MAX_LISTED, Rules
-    from agentbench_fc.tasks.kg.generate import SEED, SIZE, DataSet
+    from agentbench_fc.tasks.kg.example import worked_example
+    from agentbench_fc.tasks.kg.generate import SEED, SIZE, generated_world, graph_questions
     from agentbench_fc.tasks.kg.questions import LEVELS
+    from agentbench_fc.tasks.kg.readers import (
+        agentbench_splits,
+        find_data,
+        find_ontology,
+        load_graph,
+        read_faults,
+        read_ontology,
+        read_reverses,
+    )
     from agentbench_fc.tasks.kg.schema import TYPE_CHECKS, TypeCheck
 
     check_backend(backend)
@@ -56,19 +70,39 @@ def make(
     check = type_check or ("strict" if parity else "subclass")
     if check not in TYPE_CHECKS:
         raise CallerError(f"no type check {check!r} [task kg]. {did_you_mean(check, TYPE_CHECKS)}")
-    if level is not None and level not in LEVELS:
-        raise CallerError(f"no level {level!r} [task kg]. {did_you_mean(level, LEVELS)}")
-    world = DataSet(folder, size=size or SIZE, seed=SEED if world_seed is None else world_seed)
-    splits = {split: partial(world.rows, split) for split in ("train", "dev", "test")}
+    if level is not None and (data is not None or level not in LEVELS):
+        raise CallerError(f"no level {level!r} [task kg]. Generated questions have levels: {', '.join(LEVELS)}.")
+    if (data, graph) != (None, None) and (size, world_seed) != (None, None):
+        raise CallerError("size and world_seed are for the generated world [task kg]. Leave out data and graph.")
     store = OxigraphBackend()
-    store.load(world.graph())
+    splits: dict[str, Reader]
+    if data is not None:
+        if graph is None:
+            raise CallerError("AgentBench's questions are about Freebase [task kg]. Give graph=<N-Triples file> too.")
+        source = find_data(data)
+        ontology = find_ontology(source)
+        schema = read_ontology(ontology, complete=not parity)
+        splits = agentbench_splits(source, read_faults(folder), exclude_suspect=exclude_suspect)
+        load_graph(store, Path(graph), read_reverses(ontology))
+    else:
+        if graph is not None:
+            made, schema = graph_questions(Path(graph).expanduser())
+            load_graph(store, Path(graph))
+        else:
+            made, schema = generated_world(folder, size=size or SIZE, seed=world_seed or SEED)
+            store.load(made.graph())
+        splits = {split: partial(made.rows, split) for split in ("train", "dev", "test")}
     rules = Rules(
         backend=store,
-        schema=world.recipe.schema,
+        schema=schema,
         prompts=spec.prompts,
         max_turns=spec.max_turns,
         type_check=cast(TypeCheck, check),
         exact_names=parity,
         max_listed=None if parity else MAX_LISTED,
     )
+    if one_shot:
+        rules = replace(rules, example=worked_example(rules, in_words=spec.finish_tool is None))
+    if data is not None:
+        spec = replace(spec, splits={split: f"AgentBench's {split} questions" for split in splits})
     return KGTask(spec, rules, splits, level=level)

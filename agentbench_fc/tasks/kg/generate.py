@@ -1,79 +1,166 @@
-"""The default data set: the generated world and its splits, as files in the cache.
+"""Generated data sets as files in the cache: a world and its questions, or questions about a graph that is given.
 
-A file is made once per recipe, size and seed, and then only read. Those of the default size and seed must match the
-task's manifest: a changed generator is noticed, not shipped by accident.
+A file is made once per recipe, size and seed, and then only read. Those of the default world must match the task's
+manifest: a changed generator is noticed, not shipped by accident. `python -m agentbench_fc.tasks.kg.generate` rewrites
+the manifest.
 
-Not here: how the world is made (world.py) and its questions (questions.py).
+Not here: how a world is made (world.py) and its questions (questions.py).
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from agentbench_fc.cache import generated, manifest_hash
-from agentbench_fc.tasks.kg.questions import SIZES, make_split
-from agentbench_fc.tasks.kg.world import World, build, read_recipe
+from agentbench_fc.errors import CallerError
+from agentbench_fc.tasks.kg.questions import make_split
+from agentbench_fc.tasks.kg.readers import read_names, read_table
+from agentbench_fc.tasks.kg.schema import TOPIC, Schema
+from agentbench_fc.tasks.kg.task import Rows
+from agentbench_fc.tasks.kg.world import Link, Recipe, World, build, check_size, read_recipe
 
 SIZE, SEED = 4_000, 0
+QUESTIONS = {"train": 4_800, "dev": 600, "test": 600}
+GRAPH_QUESTIONS = {"train": 1_200, "dev": 150, "test": 150}
+VERSION = 1
+"""Raise it when the generator changes, so that old files in a cache are left alone."""
 
 
 class DataSet:
-    """The files of one world."""
+    """The files of one world.
 
-    def __init__(self, folder: Path, *, size: int = SIZE, seed: int = SEED) -> None:
-        self.recipe = read_recipe(folder / "world.yaml")
-        self._folder, self._size, self._seed = folder, size, seed
-        recipe = hashlib.sha256((folder / "world.yaml").read_bytes()).hexdigest()[:8]
-        self._place = f"kg/{recipe}-{size}-{seed}"
+    Args:
+        place: Where they lie in the cache; names everything that shapes them.
+        make_world: Makes the world; only called when a file is missing.
+        questions: Split -> number of questions.
+        seed: Of the questions.
+        manifest: Folder of the manifest that the files must match; None: not checked.
+        fewer: Take what can be found where the world is too small for so many.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        make_world: Callable[[], World],
+        questions: Mapping[str, int],
+        *,
+        seed: int,
+        manifest: Path | None = None,
+        fewer: bool = False,
+    ) -> None:
+        self._place, self._make_world, self._questions = place, make_world, questions
+        self._seed, self._manifest, self._fewer = seed, manifest, fewer
 
     @cached_property
     def world(self) -> World:
-        """The world itself; only made when a file is missing."""
-        return build(self.recipe, size=self._size, seed=self._seed)
+        """The world itself."""
+        return self._make_world()
 
     def graph(self) -> Path:
         """The triples, as N-Triples."""
-        return self._file("world.nt", lambda: _lines(self.world.to_ntriples()))
+        return self._file("world.nt", lambda: lines(self.world.to_ntriples()))
 
-    def rows(self, split: str) -> list[Mapping[str, Any]]:
-        """The samples of a split."""
-        size = SIZES[split] * max(1, self._size // SIZE)
-        path = self._file(
-            f"{split}.jsonl",
-            lambda: _lines(
-                json.dumps(row, ensure_ascii=False) for row in make_split(self.world, split, size=size, seed=self._seed)
-            ),
-        )
+    def split(self, name: str) -> bytes:
+        """The questions of a split, as JSON lines."""
+        rows = make_split(self.world, name, size=self._questions[name], seed=self._seed, fewer=self._fewer)
+        return lines(json.dumps(row, ensure_ascii=False) for row in rows)
+
+    def rows(self, name: str) -> Rows:
+        """The questions of a split, numbered."""
+        path = self._file(f"{name}.jsonl", lambda: self.split(name))
         with path.open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            return [(number, json.loads(line)) for number, line in enumerate(file)]
 
     def _file(self, name: str, make: Callable[[], bytes]) -> Path:
-        default = (self._size, self._seed) == (SIZE, SEED)
-        return generated(f"{self._place}/{name}", make, sha256=manifest_hash(self._folder, name) if default else None)
+        return generated(
+            f"{self._place}/{name}", make, sha256=manifest_hash(self._manifest, name) if self._manifest else None
+        )
+
+
+def generated_world(folder: Path, *, size: int = SIZE, seed: int = SEED) -> tuple[DataSet, Schema]:
+    """The world of `tasks/kg/world.yaml`, and what its relations are called.
+
+    Raises:
+        CallerError: the size is out of range.
+    """
+    check_size(size)
+    recipe = read_recipe(folder / "world.yaml")
+    place = f"kg/{VERSION}-{_hash((folder / 'world.yaml').read_bytes())[:8]}-{size}-{seed}"
+    factor = max(1, size // SIZE)
+    questions = {split: number * factor for split, number in QUESTIONS.items()}
+    manifest = folder if (size, seed) == (SIZE, SEED) else None
+    fewer = size < SIZE
+    make = lambda: build(recipe, size=size, seed=seed)  # noqa: E731
+    return DataSet(place, make, questions, seed=seed, manifest=manifest, fewer=fewer), recipe.schema
+
+
+def graph_questions(path: Path, *, names: Path | None = None, seed: int = SEED) -> tuple[DataSet, Schema]:
+    """Questions about a table of triples, such as FB15k-237's: chains, intersections and counts.
+
+    Args:
+        path: Subject, relation, object.
+        names: Id, name; by default a file beside it whose name ends in `names.tsv`. Ids without a name of their own are
+            in the graph but begin no question.
+        seed: Of the questions.
+
+    Raises:
+        CallerError: the file cannot be read.
+    """
+    if path.suffix not in {".tsv", ".txt"} or not path.is_file():
+        raise CallerError(
+            f"questions can only be made about a .tsv table [{path}]. With N-Triples, give data=<questions> as well."
+        )
+    named = names or next(iter(sorted(path.parent.glob("*names.tsv"))), None)
+    content = path.read_bytes() + (named.read_bytes() if named else b"")
+    edges: dict[str, dict[str, list[str]]] = {}
+    links: dict[str, Link] = {}
+    triples = list(read_table(path, {}))
+    for subject, relation, target in triples:
+        objects = edges.setdefault(relation, {}).setdefault(subject, [])
+        if target not in objects:
+            objects.append(target)
+    words = Counter(relation.rpartition(".")[2] for relation in edges if not relation.startswith("reverse_of."))
+    for relation in edges:
+        forward = relation.removeprefix("reverse_of.")
+        last = forward.rpartition(".")[2]
+        word = last.replace("_", " ")
+        if relation == forward:
+            phrases: tuple[str, ...] = (f"the {word} of {{x}}", f"what {{x}} has as {word}", f"{{x}}'s {word}")
+            reverse = f"reverse_of.{forward}"
+            links[relation] = Link(relation, TOPIC, TOPIC, reverse, phrases, easy=words[last] == 1)
+        else:
+            phrases = (f"what has {{x}} as {word}", f"whatever names {{x}} as its {word}", f"those with {word} {{x}}")
+            links[relation] = Link(relation, TOPIC, TOPIC, forward, phrases)
+    schema = Schema(frozenset(links), frozenset())
+    recipe = Recipe({"types": {TOPIC: {}}, "roles": {}}, links, {}, {TOPIC: "things"}, schema)
+    entities = list(dict.fromkeys(subject for subject, _, _ in triples))  # each target is a subject of its reverse
+    world = World(recipe, read_names(named) if named else {}, {TOPIC: entities}, edges)
+    place = f"kg/graph-{VERSION}-{_hash(content)[:12]}-{seed}"
+    return DataSet(place, lambda: world, GRAPH_QUESTIONS, seed=seed, fewer=True), schema
 
 
 def write_manifest(folder: Path) -> None:
     """Rewrites manifest.json and samples.jsonl after a deliberate change of the generator."""
-    (folder / "manifest.json").unlink(missing_ok=True)
-    data = DataSet(folder)
-    world = data.world
-    rows = {split: make_split(world, split, size=size, seed=SEED) for split, size in SIZES.items()}
-    files = {"world.nt": _lines(world.to_ntriples())} | {
-        f"{split}.jsonl": _lines(json.dumps(row, ensure_ascii=False) for row in made) for split, made in rows.items()
-    }
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    (folder / "manifest.json").write_text(json.dumps({"files": hashes}, indent=2) + "\n", encoding="utf-8")
-    shown = [
-        next(row for row in rows["train"] if row["shape"] == shape) for shape in ("1", "2", "and(1,1)", "count(2)")
-    ]
-    (folder / "samples.jsonl").write_bytes(_lines(json.dumps(row, ensure_ascii=False) for row in shown))
+    data, _ = generated_world(folder)
+    files = {"world.nt": lines(data.world.to_ntriples())} | {f"{s}.jsonl": data.split(s) for s in QUESTIONS}
+    hashes = {"files": {name: _hash(content) for name, content in files.items()}}
+    (folder / "manifest.json").write_text(json.dumps(hashes, indent=2) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = [json.loads(line) for line in files["train.jsonl"].splitlines()]
+    shown = [next(row for row in rows if row["shape"] == shape) for shape in ("1", "2", "and(1,1)", "count(2)")]
+    (folder / "samples.jsonl").write_bytes(lines(json.dumps(row, ensure_ascii=False) for row in shown))
 
 
-def _lines(lines: Iterable[str]) -> bytes:
-    return ("\n".join(lines) + "\n").encode()
+def lines(texts: Iterable[str]) -> bytes:
+    """Lines of a text file."""
+    return ("\n".join(texts) + "\n").encode()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from agentbench_fc.tasks.kg.walk import Walker
 from agentbench_fc.tasks.kg.world import World
 
 LEVELS = ("easy", "medium", "hard")
-SIZES = {"train": 4800, "dev": 600, "test": 600}
 MAX_ANSWER = 50
 SAME_ANSWER = 0.015
 """Largest share of a split's questions of one level that may have the same answer."""
@@ -56,18 +55,18 @@ SHAPES: dict[str, dict[str, int]] = {
 }
 
 
-def make_split(world: World, split: str, *, size: int, seed: int) -> list[dict[str, Any]]:
+def make_split(world: World, split: str, *, size: int, seed: int, fewer: bool = False) -> list[dict[str, Any]]:
     """The questions of a split, levels mixed.
 
     Raises:
-        TaskError: the world is too small for so many different questions.
+        TaskError: the world is too small for so many different questions, and `fewer` will not do.
     """
     rows: list[dict[str, Any]] = []
     walker = Walker(world, lambda entity: _split_of(entity, seed) == split)
     for number, level in enumerate(LEVELS):
         wanted = (size + number) // len(LEVELS)
         rng = random.Random(f"kg questions {split} {level} {seed}")
-        rows += _Maker(world, walker, split, level, rng).make(wanted)
+        rows += _Maker(world, walker, split, level, rng).make(wanted, fewer=fewer)
     random.Random(f"kg order {split} {seed}").shuffle(rows)
     return [{"qid": f"{split}-{n}_generated", **row} for n, row in enumerate(rows)]
 
@@ -85,7 +84,7 @@ class _Maker:
         self.seen: set[Expr] = set()
         self.answers: Counter[frozenset[str]] = Counter()
 
-    def make(self, wanted: int) -> list[dict[str, Any]]:
+    def make(self, wanted: int, *, fewer: bool) -> list[dict[str, Any]]:
         shapes = {s: w for s, w in SHAPES[self.level].items() if self.split != "train" or not s.startswith("+")}
         quota = max(2, int(SAME_ANSWER * wanted))
         rows: list[dict[str, Any]] = []
@@ -94,7 +93,11 @@ class _Maker:
             row = next(filter(None, (self._try(shape, quota) for _ in range(TRIES))), None)
             if row is not None:
                 rows.append(row)
-            elif shapes.pop(shape) and not shapes:
+                continue
+            del shapes[shape]  # the world has no more of these
+            if not shapes and fewer:
+                break
+            if not shapes:
                 raise TaskError(
                     f"only {len(rows)} of {wanted} questions found [task kg, {self.split}, {self.level}]. "
                     "Make the world larger, or the splits smaller."
@@ -108,9 +111,10 @@ class _Maker:
         answer = self.walker.members(expr)
         if not 1 <= len(answer) <= MAX_ANSWER or self.answers[answer] >= quota or not self._fair(expr, answer):
             return None
+        row = self._row(expr, shape, answer)
         self.seen.add(expr)
         self.answers[answer] += 1
-        return self._row(expr, shape, answer)
+        return row
 
     # drawing a plan of a shape
 
@@ -217,25 +221,25 @@ class _Maker:
         names = self.world.names
         make: Callable[..., str] = easy_question if self.level == "easy" else question
         plan = actions(expr)
-        is_count = isinstance(expr, Count)
         return {
             "question": make(expr, self.world, self.walker.type_of, self.rng),
             "source": "generated",
             "entities": {names[entity]: entity for entity in topics(expr)},
             "s_expression": expr.to_lisp(),
             "actions": plan,
-            "answer": [
-                {"answer_type": "Value", "answer_argument": member}
-                if is_count
-                else {"answer_type": "Entity", "answer_argument": member, "entity_name": names[member]}
-                for member in sorted(answer)
-            ],
+            "answer": [self._part(member, is_value=isinstance(expr, Count)) for member in sorted(answer)],
             "level": self.level,
             "shape": shape.removeprefix("+"),
             "unseen_shape": shape.startswith("+"),
             "hops": _hops(expr),
             "calls": len(plan) + 1,
         }
+
+    def _part(self, member: str, *, is_value: bool) -> dict[str, str]:
+        if is_value:
+            return {"answer_type": "Value", "answer_argument": member}
+        part = {"answer_type": "Entity", "answer_argument": member}
+        return part | ({"entity_name": self.world.names[member]} if member in self.world.names else {})
 
 
 def _sides(expr: Expr) -> Iterator[Expr]:

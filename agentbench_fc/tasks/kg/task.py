@@ -13,8 +13,9 @@ from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.kg.episode import KGEpisode, Rules
 from agentbench_fc.tasks.kg.expert import play
 
-Rows = Sequence[Mapping[str, Any]]
-"""Samples in AgentBench's format, in the order of their numbers."""
+Rows = Sequence[tuple[int, Mapping[str, Any]]]
+"""Number within the split, and the sample in AgentBench's format."""
+Reader = Callable[[], Rows]
 
 
 class KGTask:
@@ -31,7 +32,7 @@ class KGTask:
         self,
         spec: TaskSpec,
         rules: Rules,
-        splits: Mapping[str, Callable[[], Rows]],
+        splits: Mapping[str, Reader],
         *,
         level: str | None = None,
     ) -> None:
@@ -51,7 +52,7 @@ class KGTask:
             if split not in self._samples:
                 numbered = [
                     (number, row)
-                    for number, row in enumerate(self._readers[split]())
+                    for number, row in self._readers[split]()
                     if self._level is None or row.get("level") == self._level
                 ]
                 self._samples[split] = tuple(

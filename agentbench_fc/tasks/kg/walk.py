@@ -33,7 +33,9 @@ class Walker:
         }
         self._types = {entity: type_ for type_, ids in world.types.items() for entity in ids}
         self._entities = list(self._types)
-        self._begins = [e for e, type_ in self._types.items() if self._leaving[type_] and begins(e)]
+        self._begins = [
+            e for e, type_ in self._types.items() if self._leaving[type_] and e in world.names and begins(e)
+        ]
         self._easy_begins = [e for e in self._begins if any(link.easy for link in self._leaving[self._types[e]])]
         self._may_begin = frozenset(self._begins)
         self.members: Callable[[Expr], frozenset[str]] = lru_cache(maxsize=20_000)(self._members)
@@ -89,7 +91,8 @@ class Walker:
 
     def chain(self, hops: int, rng: random.Random, *, easy: bool = False) -> Expr | None:
         """A walk of so many hops from a random entity; None: it ran into the ground."""
-        expr: Expr | None = Entity(rng.choice(self._easy_begins if easy else self._begins))
+        begins = self._easy_begins if easy else self._begins
+        expr: Expr | None = Entity(rng.choice(begins)) if begins else None
         for _ in range(hops):
             expr = None if expr is None else self.hop(expr, rng, easy=easy)
         return expr

@@ -112,6 +112,7 @@ def read_recipe(path: Path) -> Recipe:
     except (OSError, yaml.YAMLError) as error:
         raise TaskError(f"the recipe cannot be read: {error} [{path}]. Restore it from the package.") from error
     links: dict[str, Link] = {}
+    kinds = raw["types"] | raw["roles"]
     for row in raw["relations"]:
         reverse = row["name"] if row.get("symmetric") else row["reverse"]
         easy = bool(row.get("easy"))
@@ -122,21 +123,24 @@ def read_recipe(path: Path) -> Recipe:
         row["name"]: Attribute(row["name"], row["of"], row["kind"], row["most"], row["least"])
         for row in raw["attributes"]
     }
-    kinds = raw["types"] | raw["roles"]
     above = {name: frozenset(kind["isa"]) for name, kind in kinds.items() if kind.get("isa")}
     ranges = {link.name: link.target for link in links.values()} | {d["name"]: d["to"] for d in raw["distractors"]}
     schema = Schema(frozenset(ranges), frozenset(attributes), ranges, above)
     return Recipe(raw, links, attributes, {name: kind["noun"] for name, kind in kinds.items()}, schema)
 
 
-def build(recipe: Recipe, *, size: int, seed: int) -> World:
-    """Makes a world of about `size` entities.
+def check_size(size: int) -> None:
+    """Refuses a size that no world can have.
 
     Raises:
-        CallerError: the size is out of range.
+        CallerError: it is out of range.
     """
     if not SMALLEST <= size <= LARGEST:
         raise CallerError(f"size is {size} [task kg]. Use {SMALLEST} to {LARGEST} entities.")
+
+
+def build(recipe: Recipe, *, size: int, seed: int) -> World:
+    """Makes a world of about `size` entities."""
     rng = random.Random(f"kg world {size} {seed}")
     world = World(recipe)
     names = _names(rng)
