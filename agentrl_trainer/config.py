@@ -22,6 +22,8 @@ from agentbench_fc.errors import CallerError
 
 TINY = "tiny-fc"
 """Name of the policy that ships with the package."""
+TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {"db": {"level": "easy"}, "kg": {"level": "easy"}}
+"""What `tiny-fc` can do of the built-in tasks; `options: {level: null}` gives it all levels."""
 AUTO = "auto"
 
 
@@ -74,7 +76,7 @@ class TaskMix:
     profile: str = "default"
     """`default` or `agentbench`."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to the task, e.g. `max_turns`, `max_invalid_calls`, a backend."""
+    """Passed to the task, e.g. `level`, `max_turns`, `max_invalid_calls`, a backend; see also `TINY_OPTIONS`."""
     concurrency: int = 0
     """Episodes of this task that may be open at once; 0: no limit of its own."""
 
@@ -369,10 +371,10 @@ class RunConfig:
     def _resolved(self, task: TaskMix) -> TaskMix:
         from agentbench_fc.registry import BUILT_IN
 
-        if task.prompt != AUTO:
-            return task
-        compact = self.model.path == TINY and task.name in BUILT_IN
-        return replace(task, prompt="compact" if compact else "default")
+        tiny = self.model.path == TINY and task.name in BUILT_IN
+        prompt = task.prompt if task.prompt != AUTO else "compact" if tiny else "default"
+        options = dict(TINY_OPTIONS.get(task.name, {}) if tiny else {}, **task.options)
+        return replace(task, prompt=prompt, options=options)
 
     @property
     def trained_tasks(self) -> tuple[TaskMix, ...]:

@@ -83,7 +83,10 @@ def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.yaml")
 
 
-def test_the_prompt_style_follows_from_model_and_task() -> None:
+def test_prompt_style_and_level_follow_from_model_and_task() -> None:
+    assert [dict(t.options) for t in load_config(overrides=["tasks=db,os"]).tasks] == [{"level": "easy"}, {}]
+    assert load_config(overrides=["model=./large"]).tasks[0].options == {}
+    assert load_config(overrides=["tasks.kg.options.level=null"]).tasks[1].options == {"level": None}
     assert [t.prompt for t in load_config(overrides=["tasks=db,my.py:T"]).tasks] == ["compact", "default"]
     assert [t.prompt for t in load_config(overrides=["model=./large"]).tasks] == ["default", "default"]
     assert load_config(overrides=["tasks.kg.prompt=default"]).tasks[1].prompt == "default"

@@ -215,6 +215,24 @@ def test_unusable_trajectories_leave_no_trace(policy_dir: Path, groups: list[Gro
     close(gradients(trainer, groups), expected, 1e-9)
 
 
+def test_the_kl_term_pulls_towards_the_initial_policy(policy_dir: Path, groups: list[Group], tmp_path: Path) -> None:
+    plain = trainer_of(policy_dir, config(), tmp_path)
+    tied = trainer_of(policy_dir, config(optimization=Optimization(kl=0.5)), tmp_path)
+    close(gradients(tied, groups), gradients(plain, groups), 1e-4)  # at the initial policy it is flat
+    assert tied._metrics["train"]["kl"][-1] == pytest.approx(0, abs=1e-6)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in tied.model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    before = dict(tied.model.state_dict())
+    pulled = gradients(tied, groups)
+    tied.beta = 0.0
+    free = gradients(tied, groups)
+    initial = dict(plain.model.state_dict())
+    towards = sum(float(((free[n] - pulled[n]) * (initial[n] - before[n])).sum()) for n in pulled)
+    assert towards > 0, "the step against the KL gradient leads back"
+
+
 def test_the_trl_section_reaches_trl_and_cannot_contradict_ours(tmp_path: Path) -> None:
     assert grpo_config(config(trl={"delta": 2.5}), tmp_path, device="cpu").delta == 2.5
     with pytest.raises(CallerError, match="decided elsewhere"):
