@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.episode import Task
-from agentbench_fc.errors import CallerError, NotFound, TaskError, did_you_mean
+from agentbench_fc.errors import AgentBenchError, CallerError, NotFound, TaskError, did_you_mean
 from agentbench_fc.spec import load_spec
 
 GROUP = "agentbench_fc.tasks"
@@ -133,7 +133,12 @@ def _call_factory(factory: Any, name: str, args: tuple[Any, ...], options: dict[
     for key in options:
         if key not in names and not takes_any:
             raise CallerError(f"task {name!r} has no option {key!r} [registry]. {did_you_mean(key, names)}")
-    task: Task = factory(*args, **options)
+    try:
+        task: Task = factory(*args, **options)
+    except AgentBenchError:
+        raise
+    except Exception as error:  # a task's own code may raise anything
+        raise TaskError(f"task {name!r} cannot be made: {error!r} [registry]. Look at its code and data.") from error
     return task
 
 
