@@ -8,6 +8,7 @@ Not here: what is said over the socket (wire.py); children of the environments (
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 LOG_LINES = 15
@@ -103,6 +105,14 @@ def start_child(
             env={**os.environ, **quiet, **variables, **env},
         )
     return Child(name, process, ours, log)
+
+
+def leave(code: int) -> NoReturn:
+    """In the child: ends at once, without tearing down modules, which takes torch seconds."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def join_parent(socket_fd: int, parent: int, *, on_death: signal.Signals = signal.SIGKILL) -> socket.socket:

@@ -25,6 +25,10 @@ ABORT_PAUSE_S = 0.05
 """After an abort without a token the engine is changing weights: do not ask again at once."""
 
 
+class NoEngineLeft(InfrastructureError):
+    """Every fresh engine is out of service: nothing can follow the trainer any more."""
+
+
 class EnginePool:
     """Engines by index: the fresh ones first, then the stale ones."""
 
@@ -48,14 +52,12 @@ class EnginePool:
         """The engine for one turn: its index and itself.
 
         Raises:
-            InfrastructureError: no fresh engine is left.
+            NoEngineLeft: no fresh engine is in service.
         """
         kinds: list[EngineRole] = ["fresh"] if fresh_only else ["fresh", "stale"]
         alive = [[i for i in self._kinds[kind] if not self._faults[i]] for kind in kinds]
         if not alive[0]:
-            raise InfrastructureError(
-                f"no fresh engine is left [pool]. The first to go: {self._faults[0]} Start the run again."
-            )
+            raise NoEngineLeft(f"no fresh engine is left [pool]. One of them: {self._faults[0]} Start the run again.")
         members = rng.choice([kind for kind in alive if kind])
         index = min(members, key=lambda i: self._busy[i])
         return index, self.engines[index]
@@ -95,7 +97,7 @@ class EnginePool:
 
         Raises:
             CallerError: the weights are those of another model.
-            InfrastructureError: no engine of the fresh kind could take them.
+            NoEngineLeft: no fresh engine could take them.
         """
         targets = [i for role in roles for i in self._kinds[role] if not self._faults[i]]
 

@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from agentbench_fc.errors import AgentBenchError, InfrastructureError
 from agentrl_trainer.engines.base import Completion, EngineRole, Sampling
-from agentrl_trainer.engines.child import Child, join_parent, start_child
+from agentrl_trainer.engines.child import Child, join_parent, leave, start_child
 from agentrl_trainer.engines.wire import FrameWriter, error_from_dict, error_to_dict, read_frame
 
 logger = logging.getLogger(__name__)
@@ -38,6 +37,8 @@ class ProcessEngine:
         self.version = 0
         self.vocabulary = 0
         """Number of ids that the model knows."""
+        self.context = 0
+        """Most tokens of prompt and output together."""
         self._child = child
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -78,7 +79,8 @@ class ProcessEngine:
             engine._writer = FrameWriter(writer)
             engine._reading = asyncio.create_task(engine._read(reader), name=f"read-{name}")
             head = {"path": str(path), "name": name, "role": role, "threads": threads, **options}
-            engine.vocabulary = (await engine._ask("start", timeout_s, **head))["vocabulary"]
+            answer = await engine._ask("start", timeout_s, **head)
+            engine.vocabulary, engine.context = answer["vocabulary"], answer["context"]
         except BaseException:
             engine._child.kill()
             await engine.aclose()
@@ -169,7 +171,7 @@ async def serve(sock: Any) -> int:
     except AgentBenchError as error:
         await writer.send({"id": number, "error": error_to_dict(error)})
         return error.exit_code
-    await writer.send({"id": number, "vocabulary": engine.vocabulary})
+    await writer.send({"id": number, "vocabulary": engine.vocabulary, "context": engine.context})
     jobs: dict[int, asyncio.Task[None]] = {}
 
     async def answer(number: int, op: str, head: dict[str, Any]) -> None:
@@ -205,15 +207,15 @@ def _sampling(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "stop_ids": tuple(data["stop_ids"])}
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Runs one engine process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    return asyncio.run(serve(join_parent(arguments.socket, arguments.parent)))
+    leave(asyncio.run(serve(join_parent(arguments.socket, arguments.parent))))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
