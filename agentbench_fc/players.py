@@ -42,7 +42,6 @@ LONGEST_SEQUENCE = 3
 """Moves of the longest constant sequence."""
 MOST_FREQUENT = 20
 """Candidates of each kind."""
-FINALISTS = 5
 
 
 class Player(Protocol):
@@ -60,7 +59,7 @@ Move = tuple[str, str]
 """A repeatable move: (tool name, JSON arguments), or ("", text)."""
 
 
-def make_player(name: str, task: Task, *, split: str = "train", limit: int = 120) -> Policy:
+def make_player(name: str, task: Task, *, split: str = "train", limit: int = 100) -> Policy:
     """The policy of that name for one task.
 
     Args:
@@ -75,10 +74,9 @@ def make_player(name: str, task: Task, *, split: str = "train", limit: int = 120
     if name == "expert":
         return lambda sample, seed: _Scripted(_expert_of(task, sample), sample)
     if name == "noop":
-        return lambda sample, seed: _Fixed([noop_move(task)])
+        return fixed([noop_move(task)])
     if name == "constant":
-        moves = best_constant(task, split=split, limit=limit).moves
-        return lambda sample, seed: _Fixed(moves)
+        return fixed(best_constant(task, split=split, limit=limit).moves)
     if name == "random":
         return lambda sample, seed: _Random(task, random.Random(f"{sample.id}#{seed}#random player"))
     raise CallerError(f"no player {name!r} [players]. {did_you_mean(name, PLAYERS)}")
@@ -118,13 +116,12 @@ class Constant:
     candidates: int
 
 
-def best_constant(task: Task, *, split: str = "train", limit: int = 120) -> Constant:
+def best_constant(task: Task, *, split: str = "train", limit: int = 100) -> Constant:
     """The fixed sequence of moves that earns most on the first `limit` samples of a split.
 
     Candidates come from experts' games: the 20 most frequent last moves, that is answers; and for tasks whose answer
     refers to earlier calls the 20 most frequent endings and beginnings of up to three moves, as far as they occur more
-    than once, a beginning closed by one of the two most frequent last moves. All are tried on a quarter of the samples,
-    the five best of them on the rest.
+    than once, a beginning closed by one of the two most frequent last moves of games that are as short.
 
     Raises:
         CallerError: the split is empty, or the task has no expert to learn from.
@@ -136,15 +133,14 @@ def best_constant(task: Task, *, split: str = "train", limit: int = 120) -> Cons
     candidates = _candidates([_moves(play(task, sample, expert)) for sample in samples])
     if not candidates:
         raise TaskError(f"the expert makes no move [task {task.spec.name}, split {split}]. Mend it.")
-    quarter = -(-len(samples) // 4)
+    scores = [sum(_reward(task, sample, moves) for sample in samples) / len(samples) for moves in candidates]
+    best = max(range(len(candidates)), key=scores.__getitem__)  # among equals the first, which is the plainest
+    return Constant(candidates[best], scores[best], len(candidates))
 
-    def earned(moves: Sequence[Move], on: Sequence[Sample]) -> float:
-        return sum(_reward(task, sample, moves) for sample in on)
 
-    first = [(earned(moves, samples[:quarter]), moves) for moves in candidates]
-    finalists = sorted(first, key=lambda entry: -entry[0])[:FINALISTS]  # stable: among equals the more frequent
-    total, best = max(((sum_ + earned(m, samples[quarter:]), m) for sum_, m in finalists), key=lambda entry: entry[0])
-    return Constant(best, total / len(samples), len(candidates))
+def fixed(moves: Sequence[Move]) -> Policy:
+    """Plays these moves in order and then repeats the last, whatever it sees."""
+    return lambda sample, seed: _Fixed(moves)
 
 
 def noop_move(task: Task) -> Move:
@@ -171,8 +167,9 @@ def _candidates(games: Sequence[Sequence[Move]]) -> list[tuple[Move, ...]]:
     for length in range(2, LONGEST_SEQUENCE + 1):
         long = [moves for moves in games if len(moves) >= length]
         found |= dict.fromkeys(_most_frequent([moves[-length:] for moves in long], at_least=2))
+        short = _most_frequent([moves[-1:] for moves in games if 0 < len(moves) <= length], at_least=1)
         for beginning in _most_frequent([moves[: length - 1] for moves in long], at_least=2):
-            found |= dict.fromkeys((*beginning, *end) for end in last[:2])
+            found |= dict.fromkeys((*beginning, *end) for end in (short or last)[:2])
     return list(found)
 
 
@@ -225,7 +222,7 @@ class _Scripted:
 
 
 class _Fixed:
-    """Plays its moves in order and then repeats the last."""
+    """See `fixed`."""
 
     def __init__(self, moves: Sequence[Move]) -> None:
         self._moves = moves

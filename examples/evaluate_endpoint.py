@@ -1,4 +1,4 @@
-"""Evaluates a model behind an OpenAI-compatible endpoint: `evaluate_endpoint.py http://localhost:8000/v1 MODEL [TASK …]`.
+"""Evaluates a model behind an OpenAI-compatible endpoint: `evaluate_endpoint.py http://host:8000/v1 MODEL [TASK …]`.
 
 The same from the shell: `agentbench-fc eval --task db --split dev --model MODEL --base-url http://localhost:8000/v1`.
 """
