@@ -25,7 +25,7 @@ from agentbench_fc.tasks.kg.world import Link, Recipe, World, build, check_size,
 
 SIZE, SEED = 4_000, 0
 QUESTIONS = {"train": 4_800, "dev": 600, "test": 600}
-GRAPH_QUESTIONS = {"train": 1_200, "dev": 150, "test": 150}
+GRAPH_QUESTIONS = {"train": 600, "dev": 90, "test": 90}
 VERSION = 1
 """Raise it when the generator changes, so that old files in a cache are left alone."""
 
@@ -129,11 +129,17 @@ def graph_questions(path: Path, *, names: Path | None = None, seed: int = SEED) 
         last = forward.rpartition(".")[2]
         word = last.replace("_", " ")
         if relation == forward:
-            phrases: tuple[str, ...] = (f"the {word} of {{x}}", f"what {{x}} has as {word}", f"{{x}}'s {word}")
+            phrases: tuple[str, ...] = tuple(
+                f"the {word} {way} {{x}}" for way in ("of", "listed for", "that belongs to")
+            )
             reverse = f"reverse_of.{forward}"
             links[relation] = Link(relation, TOPIC, TOPIC, reverse, phrases, easy=words[last] == 1)
         else:
-            phrases = (f"what has {{x}} as {word}", f"whatever names {{x}} as its {word}", f"those with {word} {{x}}")
+            phrases = (
+                f"the things whose {word} is {{x}}",
+                f"the things with {{x}} as {word}",
+                f"the things that list {{x}} under {word}",
+            )
             links[relation] = Link(relation, TOPIC, TOPIC, forward, phrases)
     schema = Schema(frozenset(links), frozenset())
     recipe = Recipe({"types": {TOPIC: {}}, "roles": {}}, links, {}, {TOPIC: "things"}, schema)

@@ -85,7 +85,11 @@ class _Maker:
         self.answers: Counter[frozenset[str]] = Counter()
 
     def make(self, wanted: int, *, fewer: bool) -> list[dict[str, Any]]:
-        shapes = {s: w for s, w in SHAPES[self.level].items() if self.split != "train" or not s.startswith("+")}
+        shapes = {
+            shape: weight
+            for shape, weight in SHAPES[self.level].items()
+            if not (self.split == "train" and shape.startswith("+")) and (self.world.values or "arg" not in shape)
+        }
         quota = max(2, int(SAME_ANSWER * wanted))
         rows: list[dict[str, Any]] = []
         while len(rows) < wanted:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, reduce
 
 from agentbench_fc.tasks.kg.expressions import And, ArgMax, ArgMin, Count, Entity, Expr, Join, topics
-from agentbench_fc.tasks.kg.world import World
+from agentbench_fc.tasks.kg.world import Link, World
 
 MAX_ON_THE_WAY = 400
-"""Members of a set inside a plan; larger ones make a question that nobody would ask."""
+"""Members of a set inside a plan; larger ones make a question that nobody would ask, and in a graph without types the
+search for shorter ways does not pass through them."""
 
 MANY = 6
 
@@ -31,6 +32,12 @@ class Walker:
             kind: [link for link in self._links.values() if self._base[link.source] == self._base[kind]]
             for kind in kinds
         }
+        self._typed = len(world.recipe.raw["types"]) > 1
+        self._relations_of: dict[str, list[Link]] = {}  # for graphs without types
+        if not self._typed:
+            for relation, links in world.edges.items():
+                for subject in links:
+                    self._relations_of.setdefault(subject, []).append(self._links[relation])
         self._types = {entity: type_ for type_, ids in world.types.items() for entity in ids}
         self._entities = list(self._types)
         self._begins = [
@@ -105,7 +112,7 @@ class Walker:
         back = self._links[expr.relation].reverse if isinstance(expr, Join) else ""
         links = [
             link.name
-            for link in self._leaving[self.type_of(expr)]
+            for link in self._links_from(expr)
             if (link.easy or not easy) and link.name != back and not members.isdisjoint(self.world.edges[link.name])
         ]
         return Join(rng.choice(links), expr) if links else None
@@ -131,7 +138,7 @@ class Walker:
         """Single relations that lead to `target` and to many others; small sets would leave nothing to intersect."""
         sides = [
             Join(link.reverse, Entity(neighbor))
-            for link in self._leaving[self._types[target]]
+            for link in self._links_from(Entity(target))
             for neighbor in self.world.edges[link.name].get(target, ())
             if neighbor in self._may_begin and len(self.world.edges[link.reverse][neighbor]) >= MANY
         ]
@@ -148,7 +155,7 @@ class Walker:
         for _ in range(hops):
             links = [
                 link
-                for link in self._leaving[self._types[here]]
+                for link in self._links_from(Entity(here))
                 if here in self.world.edges[link.name]
                 and not (names and link.name == names[-1])
                 and (names or like is None or self._links[link.reverse].target == self.type_of(like))
@@ -185,7 +192,7 @@ class Walker:
         return any(
             self._base[link.target] == base and self._gives(start, link.name, topic, answer)
             for start in self._starts(topic, hops - 1)
-            for link in self._leaving[self.type_of(start)]
+            for link in self._links_from(start)
         )
 
     def _gives(self, start: Expr, relation: str, topic: str, answer: frozenset[str]) -> bool:
@@ -207,7 +214,7 @@ class Walker:
         """The members of every chain of at most `hops` relations from `topic` that has all of `answer`."""
         base = self._base[target]
         for start in self._starts(topic, hops - 1) if hops else ():
-            for link in self._leaving[self.type_of(start)]:
+            for link in self._links_from(start):
                 if self._base[link.target] == base:
                     members = self.members(Join(link.name, start))
                     if members and answer <= members:
@@ -222,9 +229,19 @@ class Walker:
                 level = [
                     longer
                     for expr in level
-                    for link in self._leaving[self.type_of(expr)]
+                    for link in self._links_from(expr)
                     if self._chain_set(longer := Join(link.name, expr))
                 ]
+
+    def _links_from(self, expr: Expr) -> list[Link]:
+        """The links that may leave a chain: by its type, or in a graph without types by its members."""
+        if self._typed:
+            return self._leaving[self.type_of(expr)]
+        members = self._chain_set(expr)
+        if len(members) > MAX_ON_THE_WAY:
+            return []
+        found = {link.name: link for member in members for link in self._relations_of.get(member, ())}
+        return [found[name] for name in sorted(found)]
 
     def _follow(self, expr: Expr) -> frozenset[str]:
         """The raw set of a chain."""
