@@ -338,6 +338,8 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
     def _await(self, numbers: Iterable[int], want: int, timeout: float | None) -> None:
         """Moves answers to `_ready` until `want` of `numbers` are there, or time is up."""
         until = None if timeout is None else time.monotonic() + timeout
+        while not self._answers.empty():  # notices of what the next line sees anyway, or of calls that were given up
+            self._answers.get_nowait()
         self._collect_all()  # also what an interrupted wait had taken off the queue
         missing = {number for number in numbers if number not in self._ready}
         want -= len(set(numbers) - missing)

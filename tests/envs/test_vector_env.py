@@ -255,6 +255,31 @@ def test_a_reset_drops_what_was_sent(gates: Gates) -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.name)
+def test_whatever_the_order_each_env_gets_its_own_replies(gates: Gates, mode: AutoresetMode) -> None:
+    gates.gates[0].set()
+    envs = vector_env(gates.task, 6, autoreset_mode=mode)
+    rng = np.random.default_rng(0)
+    envs.reset(options={"sample": 0})
+    sent: dict[int, str] = {}
+    received = 0
+    for step in range(300):
+        idle = [number for number in range(6) if number not in sent]
+        chosen = [number for number in idle if rng.random() < 0.5]
+        for number in chosen:
+            sent[number] = f"{number} at {step}"
+        envs.send([gates.wait(0, sent[number]) for number in chosen], chosen)
+        if not sent:
+            continue
+        ids, observations, *_, infos = envs.recv(min=int(rng.integers(3)), timeout=float(rng.choice([0, 0.001, 5])))
+        for number, word, turn in zip(ids, said(observations), infos.get("turn", []), strict=True):
+            assert turn == 0 or word == sent[number]
+            del sent[int(number)]
+            received += 1
+    assert received > 300
+    envs.close()
+
+
 def test_sessions_advance_at_once(gates: Gates) -> None:
     envs = vector_env(gates.task, 16)
     envs.reset(options={"sample": 0})
