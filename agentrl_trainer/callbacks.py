@@ -4,6 +4,7 @@ Not here: the step itself (trainer.py).
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         config: RunConfig,
         *,
         publisher: WeightPublisher,
+        consumed: Callable[[int], None],
         report: RunReport,
         cursor: checkpoint.Cursor,
         interrupts: Interrupts,
@@ -53,6 +55,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._trainer = trainer
         self._config = config
         self._publisher = publisher
+        self._consumed = consumed
         self._report = report
         self._cursor = cursor
         self._interrupts = interrupts
@@ -77,6 +80,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         last = step >= state.max_steps
         if self._trainer.batch:
             self._cursor.add(group.id for group in self._trainer.batch.groups)
+            self._consumed(len(self._trainer.batch.trajectories))
         self._publish(kwargs["model"], step)
         control.should_evaluate = self._config.evaluation.n > 0 and (last or (every > 0 and step % every == 0))
         interval = self._config.checkpoints.every

@@ -9,9 +9,11 @@ Not here: what the configuration means (config.py); the parts that this ties tog
 import argparse
 import contextlib
 import datetime
+import importlib
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +41,10 @@ class Rollouts(GroupSource, Protocol):
 
     def evaluate(self, task: str, split: str, n: int, temperature: float, seed: int) -> list[dict[str, Any]]:
         """Plays n held-out episodes; one record each."""
+        ...
+
+    def consumed(self, trajectories: int) -> None:
+        """So many usable trajectories went into the step that the next `publish` ends."""
         ...
 
     def close(self) -> None:
@@ -95,15 +101,20 @@ def train(config: RunConfig, *, rollouts: Rollouts | None = None, interrupts: In
         display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))
         cursor = checkpoint.Cursor.load(start) if start else checkpoint.Cursor()
         if rollouts is None:
-            rollouts = _start_rollouts(config, cursor)
+            rollouts = _start_rollouts(config, cursor, output)
         stack.callback(rollouts.close)
         return _train(config, output, start, cursor, rollouts, display, interrupts, stack)
 
 
-def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor) -> Rollouts:
+def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) -> Rollouts:
+    """Starts the rollout process; our own heavy imports go on meanwhile."""
     from agentrl_trainer.rollout.process import RolloutProcess
 
-    rollouts: Rollouts = RolloutProcess(config).start()
+    # imports go to the thread, not the start: a process lives as long as the thread that started it
+    importing = threading.Thread(target=importlib.import_module, args=("agentrl_trainer.trainer",), name="imports")
+    importing.start()
+    rollouts: Rollouts = RolloutProcess(config, done=cursor.done, logs=output / "logs").start()
+    importing.join()
     return rollouts
 
 
@@ -145,7 +156,15 @@ def _train(
     )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(
-        RunCallback(trainer, config, publisher=publisher, report=report, cursor=cursor, interrupts=interrupts)
+        RunCallback(
+            trainer,
+            config,
+            publisher=publisher,
+            consumed=rollouts.consumed,
+            report=report,
+            cursor=cursor,
+            interrupts=interrupts,
+        )
     )
     try:
         trainer.train(resume_from_checkpoint=str(start) if start else None)

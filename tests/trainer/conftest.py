@@ -97,6 +97,7 @@ class ScriptedRollouts:
         self.published: list[tuple[int, bool]] = []
         self.snapshots: list[Path] = []
         self.evaluations: list[tuple[Any, ...]] = []
+        self.trained: list[int] = []
         self.closed = False
 
     def start(self) -> "ScriptedRollouts":
@@ -112,6 +113,9 @@ class ScriptedRollouts:
     def publish(self, path: Path, version: int, stale: bool) -> None:
         self.published.append((version, stale))
         self.snapshots.append(path)
+
+    def consumed(self, trajectories: int) -> None:
+        self.trained.append(trajectories)
 
     def evaluate(self, task: str, split: str, n: int, temperature: float, seed: int) -> list[dict[str, Any]]:
         self.evaluations.append((task, split, n, temperature, seed))

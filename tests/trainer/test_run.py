@@ -68,6 +68,7 @@ def test_a_run_leaves_model_metrics_curve_summary_and_sealed_checkpoints(
 
     assert rollouts.closed
     assert rollouts.published == [(0, True), (1, False), (2, True), (3, False), (4, True)]
+    assert rollouts.trained == [8, 8, 8, 8]
     assert not list((tmp_path / "weights").iterdir())
     assert [p.name for p in checkpoint.checkpoints(out)] == ["checkpoint-2", "checkpoint-4"]
     assert checkpoint.damage(out / "checkpoint-4") is None
