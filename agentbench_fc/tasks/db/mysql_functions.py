@@ -24,7 +24,9 @@ from agentbench_fc.tasks.db.backend import DATABASE_NAME, SqlError, Value
 from agentbench_fc.tasks.db.collation import compare, fold, matches
 from agentbench_fc.tasks.db.pattern import PatternError, Regexp
 
-MAX_TEXT = 100_000
+MAX_TEXT = 65_535
+MAX_MADE = 30_000_000
+"""Characters that the functions of one statement may make together."""
 GROUP_CONCAT_MAX = 1_024
 Kind = Literal["number", "text"]
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)")
@@ -36,6 +38,7 @@ class Shim:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.error: SqlError | None = None
+        self.made = 0
         self._compiled: dict[str, Regexp] = {}
 
     def fork(self) -> "Shim":
@@ -149,7 +152,7 @@ def _signed(shim: Shim, value: Value) -> Value:
         return number
     if isinstance(value, str):  # a text is read up to the point, a number is rounded
         match = re.match(r"\s*([+-]?\d{1,400})", value)
-        return _int64(int(match[1])) if match else 0
+        return max(-(2**63), min(2**63 - 1, int(match[1]))) if match else 0
     return _quantize(number, 0, ROUND_HALF_UP)
 
 

@@ -21,17 +21,17 @@ from agentbench_fc.errors import TaskError
 from agentbench_fc.tasks.db import collation, translate
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, Result, Row, SqlError, Table, Value
 from agentbench_fc.tasks.db.dialect import MAX_SQL
-from agentbench_fc.tasks.db.mysql_functions import Function, GroupConcat, Shim
+from agentbench_fc.tasks.db.mysql_functions import MAX_MADE, Function, GroupConcat, Shim
 
 MAX_ROWS = 1_000
-MAX_CELL = 100_000
+MAX_CELL = 65_535
 MAX_RESULT = 1_000_000
 MAX_STEPS = 10_000_000
-MAX_SECONDS = 5.0
+MAX_SECONDS = 3.0
 _TICK = 20_000
 _MAX_PAGES = 4_096
 _LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 1_000_000,
+    sqlite3.SQLITE_LIMIT_LENGTH: 200_000,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
@@ -43,7 +43,7 @@ _ALLOWED = {
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE,
     sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_ALTER_TABLE, sqlite3.SQLITE_CREATE_INDEX,
     sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_DROP_VIEW, sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX, sqlite3.SQLITE_SAVEPOINT,
+    sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX,
 }  # fmt: skip
 _TYPES = {"TEXT": f"TEXT COLLATE {translate.COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
 _SHOW_TABLES = re.compile(
@@ -103,20 +103,12 @@ class SqliteDatabase:
         if listed is not None:
             return listed
         statement = translate.translate(sql, self.schema(), strict=self._strict)
-        self._shim.error = None
+        self._shim.error, self._shim.made = None, 0
         cursor = self._connection.cursor()
         self._start_clock()
         try:
-            cursor.execute("SAVEPOINT statement")
-            try:
-                cursor.execute(statement.sql)
-                result = self._read(cursor, statement)
-            except BaseException:
-                cursor.execute("ROLLBACK TO statement")
-                raise
-            finally:
-                cursor.execute("RELEASE statement")
-            return result
+            cursor.execute(statement.sql)  # outside a transaction: SQLite undoes a statement that fails
+            return self._read(cursor, statement)
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise self._shim.error or SqlError(_message(error)) from None
         except (OverflowError, UnicodeError):
@@ -251,7 +243,12 @@ def _bound(function: Function, shim: Shim) -> Callable[..., Value]:
         if not nulls and None in arguments:
             return None
         try:
-            return run(shim, *arguments)
+            value = run(shim, *arguments)
+            if isinstance(value, str):
+                shim.made += len(value)
+                if shim.made > MAX_MADE:
+                    raise SqlError("The statement makes too much text and was stopped. Write one that makes less.")
+            return value
         except SqlError as error:
             shim.error = error  # SQLite keeps only the fact that there was one
             raise

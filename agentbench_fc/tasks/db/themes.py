@@ -9,6 +9,7 @@ Not here: questions (questions.py), rows and samples (generate.py).
 
 import random
 from dataclasses import dataclass
+from functools import cache
 
 Range = tuple[int, int]
 
@@ -128,7 +129,8 @@ class Theme:
     numbers: tuple[str, ...]
 
 
-def themes(split: str) -> list[Theme]:
+@cache
+def themes(split: str) -> tuple[Theme, ...]:
     """The themes of a split, in a fixed order."""
     found: list[Theme] = []
     for family in _FAMILIES:
@@ -137,4 +139,4 @@ def themes(split: str) -> list[Theme]:
             words = rng.sample(family.words.split(), 4)
             numbers = rng.sample(family.numbers.split(), 4)
             found.append(Theme(noun, family.key, tuple(_POOLS[family.pool]), tuple(words), tuple(numbers)))
-    return found
+    return tuple(found)

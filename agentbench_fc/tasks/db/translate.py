@@ -45,6 +45,9 @@ _NUMERIC_NODES = (
     exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Count, exp.Sum, exp.Avg, exp.Predicate, exp.And, exp.Or, exp.Not,
     exp.Boolean, exp.RowNumber, exp.Rank, exp.DenseRank, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseNot,
 )  # fmt: skip
+_TEXT_NODES = (
+    exp.Anonymous, exp.Literal, exp.Case, exp.If, exp.Coalesce, exp.Paren, exp.Subquery, exp.Max, exp.Min, exp.Nullif,
+)  # fmt: skip
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 
 
@@ -175,8 +178,8 @@ class _Rewriter:
         if self.is_number(left) != self.is_number(right):
             node.set("this", self.number(left))
             node.set("expression", self.number(right))
-        elif not self.is_number(left) and not isinstance(left, (exp.Column, exp.Collate)) and _is_text(left):
-            node.set("this", _collated(left))
+        elif not self.is_number(left):
+            node.set("this", _comparable(left))
         return node
 
     def assignment(self, node: exp.Expression) -> exp.Expression:
@@ -190,6 +193,14 @@ class _Rewriter:
         if any(self.is_number(part) for part in parts.values()):
             for key, part in parts.items():
                 node.set(key, self.number(part))
+        else:
+            node.set("this", _comparable(node.this))
+        return node
+
+    def choice(self, node: exp.Expression) -> exp.Expression:
+        """CASE x WHEN y and NULLIF(x, y), which compare."""
+        if node.this is not None and not self.is_number(node.this):
+            node.set("this", _comparable(node.this))
         return node
 
     def membership(self, node: exp.Expression) -> exp.Expression:
@@ -201,6 +212,8 @@ class _Rewriter:
             node.set("this", self.number(node.this))
         elif self.is_number(node.this) and not all(numbers):
             node.set("expressions", [self.number(item) for item in items])
+        elif not self.is_number(node.this):
+            node.set("this", _comparable(node.this))
         return node
 
     def arithmetic(self, node: exp.Expression) -> exp.Expression:
@@ -238,8 +251,6 @@ class _Rewriter:
 
     def call(self, node: exp.Expression) -> exp.Expression:
         written = str(node.this)
-        if written.startswith("my_"):
-            return node
         name = _ALIASES.get(written.upper(), written.upper())
         arguments = list(node.expressions)
         if name == "IFNULL":
@@ -314,6 +325,19 @@ class _Rewriter:
             node.set("properties", None)  # ENGINE=, CHARSET= and the like mean nothing here
         return node
 
+    def limited(self, node: exp.Expression) -> exp.Expression:
+        """UPDATE and DELETE of the first rows of an order: not every build of SQLite has it."""
+        order, limit = node.args.get("order"), node.args.get("limit")
+        if limit is not None:
+            first = exp.select("rowid").from_(node.this.copy())
+            first.set("where", node.args.get("where"))
+            first.set("order", order)
+            first.set("limit", limit)
+            node.set("where", exp.Where(this=exp.In(this=exp.column("rowid"), query=exp.Subquery(this=first))))
+        node.set("order", None)
+        node.set("limit", None)
+        return node
+
     def xor(self, node: exp.Expression) -> exp.Expression:
         return exp.NEQ(
             this=exp.Paren(this=exp.Not(this=node.this)), expression=exp.Paren(this=exp.Not(this=node.expression))
@@ -360,6 +384,7 @@ _RULES: dict[type[exp.Expression] | tuple[type[exp.Expression], ...], _Rule] = {
     _COMPARISONS: _Rewriter.comparison,
     exp.Between: _Rewriter.between,
     exp.In: _Rewriter.membership,
+    (exp.Case, exp.Nullif): _Rewriter.choice,
     (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.BitwiseXor): _Rewriter.arithmetic,
     exp.Neg: _Rewriter.negative,
     (exp.Sum, exp.Avg): _Rewriter.total,
@@ -369,6 +394,7 @@ _RULES: dict[type[exp.Expression] | tuple[type[exp.Expression], ...], _Rule] = {
     exp.Collate: _Rewriter.collate,
     exp.ColumnDef: _Rewriter.column_definition,
     (exp.Create, exp.Drop): _Rewriter.created,
+    (exp.Update, exp.Delete): _Rewriter.limited,
     exp.Xor: _Rewriter.xor,
     exp.RegexpLike: _Rewriter.matched,
     exp.Like: _Rewriter.liked,
@@ -402,11 +428,9 @@ def _collated(node: exp.Expression) -> exp.Expression:
     return exp.Collate(this=exp.Paren(this=node), expression=exp.to_identifier(COLLATION))
 
 
-def _is_text(node: exp.Expression) -> bool:
-    """Whether a comparison of the node needs the collation spelled out: SQLite gives it to bare columns alone."""
-    return isinstance(
-        node, (exp.Anonymous, exp.Literal, exp.Case, exp.If, exp.Coalesce, exp.Paren, exp.Subquery, exp.Max, exp.Min)
-    )
+def _comparable(node: exp.Expression) -> exp.Expression:
+    """The node with the collation spelled out: SQLite gives it to bare columns alone."""
+    return _collated(node) if isinstance(node, _TEXT_NODES) else node
 
 
 def _is_numeric_type(kind: str) -> bool:
