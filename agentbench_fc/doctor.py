@@ -163,7 +163,7 @@ def _kg() -> list[Finding]:
         _choice(
             area,
             "kg, endpoint",
-            f"any SPARQL 1.1 endpoint, by SPARQLWrapper {wrapper}",
+            f"any SPARQL 1.1 endpoint, such as Virtuoso, by SPARQLWrapper {wrapper}",
             lacks,
             ["pip install 'agentbench-fc[kg]'"],
         )

@@ -83,6 +83,8 @@ class EvalConfig:
     deadline_s: float = 600.0
     """Of a request with all its tries."""
     retries: int = 5
+    backoff_s: float = 1.0
+    """Pause before the first of them; each further one is twice as long."""
     retry_errors: bool = False
     """Plays episodes again that ended without a score."""
     transcripts: bool = False
@@ -114,7 +116,8 @@ class EvalConfig:
 
         The address is not part of it, so that a run goes on when its server has moved; speed and patience are neither.
         """
-        apart = {"out", "base_url", "concurrency", "timeout_s", "deadline_s", "retries", "retry_errors", "transcripts"}
+        apart = {"out", "base_url", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s"}
+        apart |= {"retry_errors", "transcripts"}
         model_only = {"parser", "temperature", "max_tokens", "body"} if self.player else set()
         return {name: value for name, value in asdict(self).items() if name not in apart | model_only}
 
@@ -163,6 +166,7 @@ async def evaluate(
                 timeout_s=config.timeout_s,
                 deadline_s=config.deadline_s,
                 retries=config.retries,
+                backoff_s=config.backoff_s,
             )
             make_agent = _model_agents(await stack.enter_async_context(endpoint), config)
         else:

@@ -114,10 +114,12 @@ def completion(message: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
     }
 
 
-def expert_answers(task: Task, split: str, *, gives_up: Callable[[str], bool] = lambda sample_id: False) -> Answer:
+def expert_answers(
+    task: Task, split: str, *, gives_up: Callable[[str], bool] = lambda sample_id: False, limit: int | None = None
+) -> Answer:
     """Answers as the task's expert; the sample is known by its prompt. `gives_up` names samples that it gets wrong."""
     samples = {}
-    for sample in task.samples(split):
+    for sample in task.samples(split)[:limit]:
         episode = task.open(sample, 0)
         samples[_prompt(episode.start())] = sample
         episode.close()

@@ -17,6 +17,8 @@ from agentbench_fc.episode import Task, make_task
 from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.evaluate import EvalConfig, derived_seed, evaluate
 from agentbench_fc.messages import Message, ToolCall, assistant
+from agentbench_fc.registry import load_task
+from agentbench_fc.replay import replay_file
 from agentbench_fc.report import Report
 from agentbench_fc.results import MODEL_ERROR, EpisodeResult, read_results
 
@@ -26,7 +28,7 @@ TOYS = Path(__file__).parent / "toys_as_task.py"
 def config(out: Path, **changes: Any) -> EvalConfig:
     values: dict[str, Any] = {"tasks": ("counter",), "split": "train", "out": out, "repeats": 2, "timeout_s": 0.5}
     if "player" not in changes:
-        values |= {"model": "fake", "base_url": "http://127.0.0.1:9/v1", "retries": 2}
+        values |= {"model": "fake", "base_url": "http://127.0.0.1:9/v1", "retries": 2, "backoff_s": 0.01}
     return EvalConfig(**(values | changes))
 
 
@@ -67,6 +69,22 @@ async def test_a_right_model_wins_and_is_accounted_for(tmp_path: Path) -> None:
     body = next(b for b in fake.bodies if len(b["messages"]) == 3)
     assert [m["role"] for m in body["messages"]] == ["user", "assistant", "tool"]
     assert body["messages"][2]["tool_call_id"] == body["messages"][1]["tool_calls"][0]["id"]
+
+
+@pytest.mark.parametrize("name", ["db", "kg"])
+async def test_a_right_model_wins_the_real_tasks_through_a_bad_network(tmp_path: Path, name: str) -> None:
+    task = load_task(name)
+    kinds = ["429:0.01", "500", "cut", "garbage", None]
+    async with FakeOpenAI(
+        expert_answers(task, "dev", limit=12), lambda n, body: kinds[len(str(body)) % 5] if n == 1 else None
+    ) as fake:
+        settings = config(tmp_path, tasks=(name,), split="dev", limit=12, base_url=fake.url, transcripts=True)
+        report = await evaluate(settings)
+    assert report.scores[0].success == (1.0, 0.0)
+    assert report.scores[0].scored == 24
+    assert report.scores[0].retries > 10
+    replayed = replay_file(tmp_path / "transcripts.jsonl")
+    assert (replayed.sessions, replayed.ok) == (24, True), replayed.to_text()
 
 
 async def test_raw_text_is_parsed_and_goes_back_as_it_was(tmp_path: Path) -> None:
