@@ -247,9 +247,17 @@ class LocalClient:
             self._pool.submit(lambda: [sample.id for sample in loaded.samples(choose_split(loaded, split))])
         )
 
-    async def get_indices(self, task: str, split: str | None = None) -> list[int]:
+    async def get_indices(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """The numbers of a split's samples."""
-        return list(range(len(await self.samples(task, split))))
+        return list(range(len(await self.samples(task, split, profile=profile, prompt=prompt, options=options))))
 
     async def aclose(self) -> None:
         """Cancels every open session, waits a bounded time for them, and closes the tasks loaded here."""

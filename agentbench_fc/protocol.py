@@ -152,15 +152,31 @@ class Client(Protocol):
         """The processes behind this client."""
         ...
 
-    async def samples(self, task: str, split: str | None = None) -> list[str]:
-        """The sample ids of a split, in order.
+    async def samples(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The sample ids of a split, in order; profile and options can decide which data a task reads.
 
         Raises:
             NotFound: no such task or split.
         """
         ...
 
-    async def get_indices(self, task: str, split: str | None = None) -> list[int]:
+    async def get_indices(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """The numbers of a split's samples.
 
         Raises:

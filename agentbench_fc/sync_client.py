@@ -87,13 +87,29 @@ class SyncClient:
         """The processes behind this client."""
         return self._wait(self._client.list_workers())
 
-    def samples(self, task: str, split: str | None = None) -> list[str]:
+    def samples(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[str]:
         """The sample ids of a split, in order."""
-        return self._wait(self._client.samples(task, split))
+        return self._wait(self._client.samples(task, split, profile=profile, prompt=prompt, options=options))
 
-    def get_indices(self, task: str, split: str | None = None) -> list[int]:
+    def get_indices(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """The numbers of a split's samples."""
-        return self._wait(self._client.get_indices(task, split))
+        return self._wait(self._client.get_indices(task, split, profile=profile, prompt=prompt, options=options))
 
     def submit(self, begin: Callable[[Client], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Begins work without waiting for it, so that many calls run at once: `submit(lambda c: c.interact(…))`.
