@@ -44,11 +44,6 @@ def main() -> None:
         app()
     except AgentBenchError as error:
         _die(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _die("stopped. The same command goes on where it can.", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its exit
-        sys.exit(141)
 
 
 def _die(text: str, code: int) -> NoReturn:
@@ -138,7 +133,10 @@ def eval_(
         transcripts=transcripts,
         out=out or Path("runs/eval") / _slug(f"{player or model}-{'+'.join(task)}-{split}"),
     )
-    report = asyncio.run(evaluate(config, api_key=_api_key(api_key_env), on_result=_Progress()))
+    try:
+        report = asyncio.run(evaluate(config, api_key=_api_key(api_key_env), on_result=_Progress()))
+    except KeyboardInterrupt:
+        _die(f"stopped [{config.out}]. The same command goes on.", 130)
     print(json.dumps(report.to_dict(), ensure_ascii=False) if as_json else report.to_markdown())
     print(f"results and reports: {config.out}", file=sys.stderr)
     if report.exit_code:
