@@ -121,7 +121,7 @@ class Player:
         except TimeoutError:
             await attempt.abandon()
             return attempt.unusable(f"not finished within {deadline_s:g} s (rollout.straggler_s)")
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or an error that ends the run: the session must not stay behind
             await attempt.abandon()
             raise
 
@@ -160,7 +160,8 @@ class _Attempt:
         """
         turn = await self._start()
         self._session = turn.session_id
-        self._buffer = TokenBuffer(self._player._renderer.render_prompt(turn.messages, turn.tools))
+        if not turn.finish:  # a failed start has nothing to render
+            self._buffer = TokenBuffer(self._player._renderer.render_prompt(turn.messages, turn.tools))
         while not turn.finish:
             turn = await self._play_turn()
         self._session = ""

@@ -1,0 +1,91 @@
+"""The order of samples is a function of the seed, and the pacing rule bounds the lag and never starves the trainer."""
+
+import random
+from collections import Counter, deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentbench_fc.errors import CallerError
+from agentrl_trainer.rollout.plan import SamplePlan, room
+
+TASKS = {"a": (3.0, [f"a/{i}" for i in range(5)]), "b": (1.0, ["b/0", "b/1"]), "off": (0.0, ["off/0"])}
+
+
+def test_tasks_come_by_weight_and_every_sample_once_an_epoch() -> None:
+    plan = SamplePlan(TASKS, seed=1)
+    draws = [plan.next() for _ in range(40)]
+    assert Counter(d.task for d in draws) == {"a": 30, "b": 10}
+    for start in range(0, 40, 4):
+        assert Counter(d.task for d in draws[start : start + 4]) == {"a": 3, "b": 1}  # even in a small batch
+    of_a = [d.sample_id for d in draws if d.task == "a"]
+    epochs = [of_a[i : i + 5] for i in range(0, 30, 5)]
+    assert all(sorted(epoch) == TASKS["a"][1] for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_a_resumed_plan_gives_what_was_not_done_and_nothing_twice() -> None:
+    whole = [SamplePlan(TASKS, seed=1)]
+    draws = [whole[0].next() for _ in range(30)]
+    done = {d.group_id for d in random.Random(0).sample(draws, 12)}
+    again = SamplePlan(TASKS, seed=1, done=done)
+    assert [again.next() for _ in range(18)] == [d for d in draws if d.group_id not in done]
+    assert SamplePlan(TASKS, seed=2).next() != draws[0]
+
+
+def test_members_of_a_group_share_the_environments_seed_but_not_their_draws() -> None:
+    draw = SamplePlan(TASKS, seed=1).next()
+    assert draw.rng(0).random() == draw.rng(0).random()
+    assert len({draw.rng(i).random() for i in range(8)}) == 8
+
+
+def test_a_plan_without_samples_is_refused() -> None:
+    with pytest.raises(CallerError, match="weight above 0"):
+        SamplePlan({"off": (0.0, ["x"])}, seed=0)
+    with pytest.raises(CallerError, match="no samples"):
+        SamplePlan({"a": (1.0, [])}, seed=0)
+
+
+@given(
+    max_lag=st.integers(0, 4),
+    group_size=st.integers(2, 9),
+    batch=st.integers(1, 40),
+    max_running=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+    failures=st.booleans(),
+)
+def test_lag_is_bounded_and_the_trainer_never_starves(
+    max_lag: int, group_size: int, batch: int, max_running: int, seed: int, failures: bool
+) -> None:
+    """A trainer that takes everything that waits, up to three batches, against groups that finish in order."""
+    rng = random.Random(seed)
+    running: deque[tuple[int, int]] = deque()  # admitted version, usable members
+    queue: deque[tuple[int, int]] = deque()
+    version = waiting = 0
+    slack = -(-(group_size - 1) // batch)  # a part of one group above the bound may cost so many versions
+    for _ in range(400):
+        free = room(
+            running=len(running),
+            max_running=max_running,
+            waiting=waiting,
+            group_size=group_size,
+            batch=batch,
+            max_lag=max_lag,
+        )
+        for _ in range(free):
+            running.append((version, group_size - (rng.randrange(group_size) if failures else 0)))
+        if running and (rng.random() < 0.7 or sum(u for _, u in queue) < batch):
+            done = running.popleft()
+            queue.append(done)
+            waiting += done[1]
+            continue
+        have = sum(usable for _, usable in queue)
+        assert have >= batch, "nothing runs, nothing may start, and the trainer waits: a deadlock"
+        taken = 0
+        while queue and (taken < batch or taken + queue[0][1] <= 3 * batch):
+            admitted, usable = queue.popleft()
+            taken += usable
+            assert version - admitted <= max_lag + slack
+        version += 1
+        waiting -= taken
