@@ -1,4 +1,4 @@
-"""Gymnasium ids in fresh interpreters: from a wheel outside the repository, and for another package's task."""
+"""Gymnasium ids in fresh interpreters, and from a wheel that is installed outside the repository."""
 
 import json
 import os
@@ -45,11 +45,6 @@ def run(program: str, *, path: Path | None = None, cwd: Path | None = None) -> s
     return done.stdout
 
 
-def install(source: str, target: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*command, "--target", str(target), source], check=True, timeout=120, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def wheel_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the built wheel is installed; nothing of the repository is on its path."""
@@ -57,16 +52,19 @@ def wheel_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(ROOT)]
     subprocess.run(command, check=True, timeout=120, capture_output=True)
     (wheel,) = (folder / "dist").glob("*.whl")
-    install(str(wheel), folder / "site")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(folder / "site"),
+    ]
+    subprocess.run([*command, str(wheel)], check=True, timeout=120, capture_output=True)
     return folder / "site"
-
-
-@pytest.fixture(scope="module")
-def plugin_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the second package is installed."""
-    folder = tmp_path_factory.mktemp("plugin")
-    install(str(ROOT / "tests" / "plugin_package"), folder)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -101,35 +99,6 @@ def test_the_package_costs_less_than_three_times_gymnasium() -> None:
     command = [sys.executable, str(program), "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-PLUGIN = """
-import sys
-import gymnasium as gym, agentbench_fc
-assert "agentbench-fc/dice-v0" in gym.registry
-assert "dice_task" not in sys.modules
-from gymnasium.utils.env_checker import check_env
-env = gym.make("agentbench-fc/dice-v0", faces=4)
-check_env(env.unwrapped)
-assert "dice_task" in sys.modules
-for seed in range(10):
-    env.reset(seed=seed)
-    session = env.unwrapped.session
-    moves = env.unwrapped.task.expert(session.sample)
-    move = next(moves)
-    while not session.finished:
-        obs, reward, *_ = env.step(move)
-        move = None if session.finished else moves.send(session.last)
-    assert reward == 1.0
-envs = gym.make_vec("agentbench-fc/dice-v0", num_envs=2)
-assert envs.reset(seed=1)[1]["sample"][0].startswith("dice/train/")
-envs.close()
-"""
-
-
-def test_another_package_s_task_has_an_id_before_it_is_imported(plugin_target: Path, tmp_path: Path) -> None:
-    path = f"{plugin_target}{os.pathsep}{ROOT}"
-    run(PLUGIN, path=Path(path), cwd=tmp_path)
 
 
 TAKEN = """
