@@ -42,7 +42,7 @@ _LIMITS = {
 _ALLOWED = {
     sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE,
     sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_ALTER_TABLE, sqlite3.SQLITE_CREATE_INDEX,
-    sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_DROP_VIEW, sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX,
 }  # fmt: skip
 _TYPES = {"TEXT": f"TEXT COLLATE {translate.COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
@@ -71,6 +71,8 @@ _MESSAGES: tuple[tuple[str, str], ...] = (
     (r"ambiguous column name: (.+)", r"Column '\1' is ambiguous. Write table.column."),
     (r"UNIQUE constraint failed: (.+)", r"Duplicate entry for key '\1'."),
     (r"NOT NULL constraint failed: (.+)", r"Column '\1' cannot be null."),
+    (r"near \"(.+)\": syntax error", r"You have an error in your SQL syntax near '\1'."),
+    (r"incomplete input", r"You have an error in your SQL syntax: it ends too early."),
     (r"misuse of (?:aggregate|window).*", r"Invalid use of a group function. Aggregates belong in SELECT or HAVING."),
     (r"database or disk is full", r"The database is full. Store less."),
     (r"string or blob too big|out of memory", r"A value or result is too large."),
@@ -128,7 +130,7 @@ class SqliteDatabase:
         tables: dict[str, dict[str, str]] = {}
         query = (
             "SELECT m.name, c.name, c.type FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c "
-            "WHERE m.type IN ('table', 'view') AND m.name NOT LIKE 'sqlite!_%' ESCAPE '!' ORDER BY m.rowid, c.cid"
+            "WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite!_%' ESCAPE '!' ORDER BY m.rowid, c.cid"
         )
         self._trusted = True
         try:

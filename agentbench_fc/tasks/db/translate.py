@@ -75,6 +75,9 @@ def translate(sql: str, schema: Schema, *, strict: bool = True) -> Translation:
         columns = _column_names(tree) if verb == "rows" else ()
         tree = _Rewriter(schema, strict=strict and isinstance(tree, exp.Update)).rewrite(tree)
         return Translation(to_sqlite(tree), verb, columns)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        # Texts that are almost SQL give half-made trees, on which sqlglot and the rules below stumble.
+        raise SqlError("You have an error in your SQL syntax. Check it against MySQL's grammar.") from None
     except RecursionError:
         raise SqlError("The statement is nested too deeply. Write a simpler one.") from None
 
@@ -319,7 +322,7 @@ class _Rewriter:
 
     def created(self, node: exp.Expression) -> exp.Expression:
         kind = str(node.args.get("kind") or "").upper()
-        if kind not in {"TABLE", "VIEW", "INDEX"}:
+        if kind not in {"TABLE", "INDEX"}:
             raise SqlError(f"{'CREATE' if isinstance(node, exp.Create) else 'DROP'} {kind} is not allowed here.")
         if isinstance(node, exp.Create):
             node.set("properties", None)  # ENGINE=, CHARSET= and the like mean nothing here

@@ -4,6 +4,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentbench_fc.tasks.db.backend import SqlError, Table
 from agentbench_fc.tasks.db.sqlite import MAX_ROWS, SqliteDatabase
@@ -32,6 +34,8 @@ REFUSED = {
     "sqlite tables, written": "UPDATE sqlite_schema SET sql = ''",
     "virtual table": "CREATE VIRTUAL TABLE v USING fts5(a)",
     "trigger": "CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t; END",
+    "view": "CREATE VIEW v AS SELECT a FROM t",
+    "half a delete": "DELETE   t WHERE a > 30 LIMIT 1",
     "procedure": "CREATE PROCEDURE p() SELECT 1",
     "user": "CREATE USER 'x'@'%' IDENTIFIED BY 'y'",
     "grant": "GRANT ALL ON *.* TO 'x'@'%'",
@@ -149,3 +153,23 @@ def test_a_fork_and_its_parent_do_not_see_each_other(database: SqliteDatabase) -
     database.close()
     assert copy.execute("SELECT COUNT(*) FROM t").rows == ((40,),)
     copy.close()
+
+
+PIECES = st.sampled_from(
+    "SELECT FROM t WHERE a b = > ( ) , 'x' `b` 1 NULL AND NOT IN LIKE COUNT(*) GROUP BY ORDER LIMIT UNION INSERT INTO "
+    "VALUES UPDATE SET DELETE CREATE TABLE DROP ALTER AS JOIN ON CASE WHEN THEN END * . ; -- ' WITH OVER IF( LEFT( "
+    "INTERVAL CAST( SIGNED BETWEEN EXISTS HAVING DISTINCT REGEXP @ ? SHOW TABLES".split()
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(PIECES, st.text(max_size=3)), max_size=14).map(" ".join))
+def test_whatever_is_sent_the_database_goes_on(sql: str) -> None:
+    database = SqliteDatabase([Table("t", (("a", "INT"), ("b", "TEXT")), ((1, "x"), (2, None)))])
+    for text in (sql, f"SELECT {sql}", f"SELECT a FROM t WHERE {sql}"):
+        try:
+            database.execute(text)
+        except SqlError as error:
+            assert str(error)  # noqa: PT017
+    assert database.execute("SELECT 1").rows == ((1,),)
+    database.close()

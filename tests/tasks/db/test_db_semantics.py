@@ -189,7 +189,7 @@ def test_columns_are_named_as_mysql_names_them(database: SqliteDatabase) -> None
 @pytest.mark.parametrize(
     ("sql", "changed", "check", "rows"),
     [
-        ("INSERT INTO people (name, age) VALUES ('E', '7'), ('F', 8)", 2, "SELECT age FROM people WHERE age < 8", [(7,)]),
+        ("INSERT INTO people (name, age) VALUES ('E', '7'), ('F', 8)", 2, "SELECT MIN(age) FROM people", [(7,)]),
         ("INSERT INTO people SET name = 'Eve'", 1, "SELECT COUNT(*) FROM people", [(5,)]),
         ("REPLACE INTO people (name) VALUES ('Eve')", 1, "SELECT COUNT(*) FROM people", [(5,)]),
         ("UPDATE people SET age = age + 1 WHERE name = 'ann'", 1, "SELECT age FROM people WHERE name = 'Ann'", [(31,)]),
@@ -201,7 +201,6 @@ def test_columns_are_named_as_mysql_names_them(database: SqliteDatabase) -> None
         ("CREATE TABLE t (n VARCHAR(9), i INT) ENGINE=InnoDB", 0, "DESCRIBE t", [("n", "text"), ("i", "int")]),
         ("ALTER TABLE people ADD COLUMN note TEXT", 0, "SELECT note FROM people LIMIT 1", [(None,)]),
         ("DROP TABLE IF EXISTS nothing", 0, "SHOW TABLES", [("people",)]),
-        ("CREATE VIEW v AS SELECT name FROM people", 0, "SELECT COUNT(*) FROM v", [(4,)]),
     ],
 )  # fmt: skip
 def test_a_change_is_mysqls(
