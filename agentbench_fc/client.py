@@ -121,6 +121,21 @@ class LocalClient:
         self._reaper: threading.Thread | None = None
         weakref.finalize(self, _close_pools, self._pool, self._side)
 
+    def adopt(
+        self,
+        task: Task,
+        name: str,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Takes over a task that its maker loaded under this name and these options, so that it is not loaded twice.
+
+        The client closes it.
+        """
+        self._tasks.adopt(task, name, profile, prompt, options or {})
+
     # the client's methods
 
     async def start_sample(

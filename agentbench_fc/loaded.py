@@ -36,7 +36,7 @@ class LoadedTasks:
         """
         if name in self._given:
             return self._get_given(name, profile, prompt, options)
-        key = json.dumps([name, profile, prompt, dict(options)], sort_keys=True, default=repr)
+        key = _key(name, profile, prompt, options)
         with self._lock:
             future = self._loads.get(key)
             if future is None:
@@ -44,6 +44,13 @@ class LoadedTasks:
                 self._loads[key] = future
                 future.add_done_callback(lambda done: self._forget_failure(key, done))
         return future
+
+    def adopt(self, task: Task, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> None:
+        """Takes over a task that was loaded elsewhere under this name and these options; it is closed with the rest."""
+        future: Future[Task] = Future()
+        future.set_result(task)
+        with self._lock:
+            self._loads[_key(name, profile, prompt, options)] = future
 
     def names(self) -> list[str]:
         """The tasks given and those loaded so far."""
@@ -73,3 +80,7 @@ class LoadedTasks:
         if done.cancelled() or done.exception() is not None:
             with self._lock:
                 self._loads.pop(key, None)
+
+
+def _key(name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> str:
+    return json.dumps([name, profile, prompt, dict(options)], sort_keys=True, default=repr)

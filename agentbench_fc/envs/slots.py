@@ -152,6 +152,7 @@ class Slot:
                 if not isinstance(error, AgentBenchError):
                     logger.exception("the call of env %d failed", self.number)
                 turn = self._failed(error)
+                self.leave()  # it may be open still, for all we know
         else:
             turn = self._failed(TimeoutError(f"no answer within {self._timeout_s:g} s"))
             self.call = call

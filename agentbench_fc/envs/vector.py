@@ -124,17 +124,18 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         self.autoreset_mode = read_autoreset_mode(autoreset_mode)
         self.metadata = {"render_modes": ["ansi"], "render_fps": 1, "autoreset_mode": self.autoreset_mode}
         self._parse = get_parser(parser)
-        self._mine: Task | None = None
         scoring = Scoring(reward, abnormal_penalty)
         if client is None:
             made, owned = open_task(task, profile, prompt, options, VECTOR_OPTIONS)
-            self._mine = made if owned else None
             self._split: str | None = choose_split(made, split)
             made.samples(self._split)
             name = task if isinstance(task, str) else made.spec.name
-            local = LocalClient(tasks={name: made}, idle_timeout_s=None, lifetime_s=None, transcripts=transcripts)
+            given = {} if owned else {name: made}
+            local = LocalClient(tasks=given, idle_timeout_s=None, lifetime_s=None, transcripts=transcripts)
+            if owned:
+                local.adopt(made, name, profile=profile, prompt=prompt, options=options)
             self.client, self._owns_client = SyncClient(local, timeout_s=timeout_s), True
-            self.source = Source(task=name, profile="default", prompt="default", options={})
+            self.source = Source(task=name, profile=profile, prompt=prompt, options=options)
             tools = list(made.spec.tools)
         else:
             if not isinstance(task, str):
@@ -287,13 +288,11 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         return None if self.render_mode is None else tuple("\n".join(lines) for lines in self._told)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Cancels the sessions, and closes client and task where they are this env's own."""
+        """Cancels the sessions, and closes the client where it is this env's own."""
         left = [future for slot in self._slots if (future := slot.leave()) is not None]
         wait(left, CLOSE_WAIT_S)
         if self._owns_client:
             self.client.close()
-        if self._mine is not None:
-            self._mine.close()
 
     # the client's interface, for sessions beside the envs
 
@@ -416,8 +415,14 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
             raise gym.error.ClosedEnvironmentError("the vector env was closed. Make another one.")
 
     def _ask_for_tools(self) -> list[ToolSpec]:
-        turn = self.start_sample(seed=0)
-        self.client.cancel(turn.session_id)
+        """The tools as a session shows them: the task itself may be out of reach."""
+        try:
+            turn = self.start_sample(seed=0)
+            self.client.cancel(turn.session_id)
+        except BaseException:
+            if self._owns_client:
+                self.client.close()
+            raise
         return turn.tools
 
 

@@ -19,6 +19,7 @@ from agentbench_fc.episode import Reply, ToolEpisode, make_task, tool
 from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.messages import AgentTurn, ToolCall, assistant
 from agentbench_fc.registry import available_built_ins, load_task
+from agentbench_fc.replay import replay_file
 
 GUESS = str(Path(__file__).parents[2] / "examples" / "guess_number.py") + ":TASK"
 CALL = {"name": "add", "arguments": {"number": 2}}
@@ -398,6 +399,17 @@ def test_transcripts_hold_every_episode_once(tmp_path: Path) -> None:
     ends = [line["status"] for line in lines if line["type"] == "end"]
     assert ends == ["completed", "cancelled", "cancelled"]
     assert load_task(GUESS).spec.name == "guess_number"
+
+
+def test_transcripts_can_be_played_again(tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    env = gym.make("agentbench-fc/DB-v0", transcripts=path, prompt="compact", max_turns=2)
+    for seed in range(3):
+        env.reset(seed=seed)
+        play(env, [{"name": "execute_sql", "arguments": {"query": "SHOW TABLES"}}, "no call"])
+    env.close()
+    report = replay_file(path)
+    assert (report.sessions, report.divergences) == (3, [])
 
 
 def test_public_names_load_on_first_use() -> None:

@@ -509,3 +509,42 @@ def test_hanging_tools_cost_a_turn_not_the_step() -> None:
     assert "within 0.2 seconds" in said(observations)[0]
     assert (said(observations)[1], truncated.tolist()) == ("xxx", [False, False])
     envs.close()
+
+
+class Flaky(LocalClient):
+    """A connection that breaks once, after the server has taken the turn."""
+
+    broken = False
+
+    async def interact(self, session_id: str, messages: Any, turn: int | None = None) -> Any:
+        if not self.broken:
+            self.broken = True
+            raise InfrastructureError("the connection broke [worker w1]. Try another worker.")
+        return await super().interact(session_id, messages, turn)
+
+
+def test_a_session_whose_call_failed_is_not_left_behind() -> None:
+    client = Flaky(tasks={"counter": counter_task()})
+    envs = AgentVectorEnv("counter", 2, client=client)
+    envs.reset(seed=1)
+    _, _, _, truncated, infos = envs.step([ADD, ADD])
+    assert truncated.tolist() == [True, False]
+    assert infos["metrics"]["fault"][0] == "environment"
+    envs.step([ADD, ADD])
+    assert len(envs.list_sessions()) == 2
+    envs.close()
+
+
+def test_transcripts_can_be_played_again(tmp_path: Any) -> None:
+    from agentbench_fc.replay import replay_file
+
+    path = tmp_path / "episodes.jsonl"
+    envs = gym.make_vec("agentbench-fc/KG-v0", num_envs=2, transcripts=path, prompt="compact", max_turns=2)
+    envs.reset(seed=1)
+    envs.action_space.seed(1)
+    for _ in range(2):
+        envs.step(envs.action_space.sample())
+    envs.close()
+    assert path.read_text().count('"type": "start"') == 2
+    report = replay_file(path)
+    assert (report.sessions, report.turns, report.divergences) == (2, 6, [])
