@@ -89,7 +89,7 @@ def make(
             made, schema = graph_questions(Path(graph).expanduser())
             load_graph(store, Path(graph))
         else:
-            made, schema = generated_world(folder, size=size or SIZE, seed=world_seed or SEED)
+            made, schema = generated_world(folder, size=SIZE if size is None else size, seed=world_seed or SEED)
             store.load(made.graph())
         splits = {split: partial(made.rows, split) for split in ("train", "dev", "test")}
     rules = Rules(

@@ -63,10 +63,11 @@ def make_split(world: World, split: str, *, size: int, seed: int, fewer: bool = 
     """
     rows: list[dict[str, Any]] = []
     walker = Walker(world, lambda entity: _split_of(entity, seed) == split)
+    seen: set[Expr] = set()
     for number, level in enumerate(LEVELS):
         wanted = (size + number) // len(LEVELS)
         rng = random.Random(f"kg questions {split} {level} {seed}")
-        rows += _Maker(world, walker, split, level, rng).make(wanted, fewer=fewer)
+        rows += _Maker(world, walker, split, level, rng, seen).make(wanted, fewer=fewer)
     random.Random(f"kg order {split} {seed}").shuffle(rows)
     return [{"qid": f"{split}-{n}_generated", **row} for n, row in enumerate(rows)]
 
@@ -79,9 +80,11 @@ def _split_of(entity: str, seed: int) -> str:
 class _Maker:
     """Makes the questions of one split and level."""
 
-    def __init__(self, world: World, walker: Walker, split: str, level: str, rng: random.Random) -> None:
+    def __init__(
+        self, world: World, walker: Walker, split: str, level: str, rng: random.Random, seen: set[Expr]
+    ) -> None:
         self.world, self.walker, self.split, self.level, self.rng = world, walker, split, level, rng
-        self.seen: set[Expr] = set()
+        self.seen = seen
         self.answers: Counter[frozenset[str]] = Counter()
 
     def make(self, wanted: int, *, fewer: bool) -> list[dict[str, Any]]:
@@ -122,14 +125,14 @@ class _Maker:
 
     # drawing a plan of a shape
 
-    def _draw(self, shape: str) -> Expr | None:
+    def _draw(self, shape: str, *, wide: bool = False) -> Expr | None:
         kind, _, inner = shape.partition("(")
         inner = inner.removesuffix(")")
         if not inner:
             return self.walker.chain(int(kind), self.rng, easy=self.level == "easy")
         if kind == "and":
-            return self.walker.intersection([int(hops) for hops in inner.split(",")], self.rng)
-        base = self._draw(inner)
+            return self.walker.intersection([int(hops) for hops in inner.split(",")], self.rng, wide=wide)
+        base = self._draw(inner, wide=kind != "hop")  # what is ranked or counted needs several members
         if base is None:
             return None
         if kind == "count":

@@ -117,10 +117,13 @@ class Walker:
         ]
         return Join(rng.choice(links), expr) if links else None
 
-    def intersection(self, hops: list[int], rng: random.Random) -> Expr | None:
-        """Chains of these lengths that end in a common entity; their last relations lead to the same type."""
+    def intersection(self, hops: list[int], rng: random.Random, *, wide: bool = False) -> Expr | None:
+        """Chains of these lengths that end in a common entity; their last relations lead to the same type.
+
+        Single relations that shall have much in common (`wide`, or three of them) are drawn from the large sets.
+        """
         target = rng.choice(self._entities)
-        if len(hops) > 2:
+        if set(hops) == {1} and (wide or len(hops) > 2):
             return self._wide_intersection(target, len(hops), rng)
         sides: list[Expr] = []
         for length in hops:

@@ -1,0 +1,233 @@
+"""The generated world and its questions: the same everywhere, fair, and apart from each other."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kg_toys import SlowGraph, read_ntriples
+
+from agentbench_fc.errors import CallerError, TaskError
+from agentbench_fc.registry import load_task, tasks_root
+from agentbench_fc.tasks.kg.expressions import And, Entity, Expr, Join, topics
+from agentbench_fc.tasks.kg.generate import QUESTIONS, DataSet, generated_world
+from agentbench_fc.tasks.kg.plans import expression
+from agentbench_fc.tasks.kg.questions import MAX_ANSWER, make_split
+from agentbench_fc.tasks.kg.world import build, read_recipe
+
+FOLDER = tasks_root() / "kg"
+SPLITS = ("train", "dev", "test")
+
+
+@pytest.fixture(scope="module")
+def data() -> DataSet:
+    return generated_world(FOLDER)[0]
+
+
+@pytest.fixture(scope="module")
+def rows(data: DataSet) -> dict[str, list[dict[str, Any]]]:
+    return {split: [dict(row) for _, row in data.rows(split)] for split in SPLITS}
+
+
+@pytest.fixture(scope="module")
+def slow(data: DataSet) -> SlowGraph:
+    return SlowGraph(read_ntriples(data.graph().read_text(encoding="utf-8").splitlines()))
+
+
+def test_another_process_makes_the_same_bytes() -> None:
+    code = (
+        "import hashlib; from agentbench_fc.registry import tasks_root;"
+        "from agentbench_fc.tasks.kg.generate import generated_world, lines;"
+        "data, _ = generated_world(tasks_root() / 'kg', size=500, seed=3);"
+        "data._questions = {'dev': 60};"
+        "print(hashlib.sha256(lines(data.world.to_ntriples()) + data.split('dev')).hexdigest())"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
+    assert len(seen.pop().strip()) == 64
+
+
+def test_the_files_in_the_cache_are_those_of_the_manifest(data: DataSet) -> None:
+    for split in SPLITS:
+        data.rows(split)
+    listed = json.loads((FOLDER / "manifest.json").read_text())["files"]
+    place = data.graph().parent
+    assert {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in listed} == listed
+
+
+def test_another_seed_is_another_world() -> None:
+    recipe = read_recipe(FOLDER / "world.yaml")
+    one, two = (build(recipe, size=600, seed=seed) for seed in (0, 1))
+    assert one.edges != two.edges
+    assert list(one.names.values()) != list(two.names.values())
+
+
+def test_names_are_single_different_words_and_links_have_a_way_back(data: DataSet) -> None:
+    world = data.world
+    names = list(world.names.values())
+    assert len(set(names)) == len(names)
+    assert all(name.isascii() and name.isalpha() and len(name) <= 6 for name in names)
+    for link in world.recipe.links.values():
+        for subject, objects in world.edges[link.name].items():
+            assert all(subject in world.edges[link.reverse][target] for target in objects)
+
+
+def test_lists_have_5_to_30_relations_and_values_are_tied_and_missing(slow: SlowGraph, data: DataSet) -> None:
+    world = data.world
+    leaving = Counter(subject for subject, predicate in slow.out if predicate in world.recipe.schema.relations)
+    lengths = [leaving[e] for kind, ids in world.types.items() if not kind.startswith("common.") for e in ids]
+    assert sum(5 <= n <= 30 for n in lengths) >= 0.9 * len(lengths)
+    assert max(lengths) <= 30
+    for attribute in world.recipe.attributes.values():
+        values = world.values[attribute.name]
+        of = world.types[attribute.of]
+        assert 0 < len(values) < len(of)
+    assert any(len(set(values.values())) < len(values) for values in world.values.values())
+
+
+def test_there_are_enough_of_each_level(rows: dict[str, list[dict[str, Any]]]) -> None:
+    assert {split: len(made) for split, made in rows.items()} == QUESTIONS
+    for made in rows.values():
+        levels = Counter(row["level"] for row in made)
+        assert set(levels) == {"easy", "medium", "hard"}
+        assert min(levels.values()) == len(made) // 3
+    for split in ("dev", "test"):
+        assert sum(row["calls"] >= 4 for row in rows[split]) >= 0.3 * len(rows[split])
+
+
+def test_no_entity_begins_questions_of_two_splits(rows: dict[str, list[dict[str, Any]]]) -> None:
+    begun = {split: {e for row in made for e in row["entities"].values()} for split, made in rows.items()}
+    assert begun["train"].isdisjoint(begun["dev"] | begun["test"])
+    assert begun["dev"].isdisjoint(begun["test"])
+
+
+def test_some_shapes_are_only_met_after_training(rows: dict[str, list[dict[str, Any]]]) -> None:
+    shapes = {split: {row["shape"] for row in made} for split, made in rows.items()}
+    for split in ("dev", "test"):
+        unseen = {row["shape"] for row in rows[split] if row["unseen_shape"]}
+        assert unseen == shapes[split] - shapes["train"]
+        assert len(unseen) >= 4
+
+
+def test_questions_differ_and_name_their_entities(rows: dict[str, list[dict[str, Any]]]) -> None:
+    everything = [row for made in rows.values() for row in made]
+    assert len({row["s_expression"] for row in everything}) == len(everything)
+    for row in everything:
+        assert all(name in row["question"] for name in row["entities"])
+        assert "{" not in row["question"]
+
+
+def test_easy_questions_name_the_relations_in_the_order_of_the_calls(rows: dict[str, list[dict[str, Any]]]) -> None:
+    easy = [row for row in rows["train"] if row["level"] == "easy"]
+    for row in easy:
+        followed = [a.split(",")[1].rstrip(")").split(".")[-1] for a in row["actions"] if a.startswith("get_neigh")]
+        (name,) = row["entities"]
+        assert row["question"] == f"From {name} follow {' then '.join(followed)}."
+        assert 1 <= len(followed) <= 2
+    assert len({a.split(",")[1] for row in easy for a in row["actions"] if "," in a}) <= 15
+
+
+def test_gold_answers_are_what_the_triples_say(rows: dict[str, list[dict[str, Any]]], slow: SlowGraph) -> None:
+    for made in rows.values():
+        for row in made[::4]:
+            expr = expression(row["actions"])
+            assert expr.to_lisp() == row["s_expression"]
+            assert list(row["entities"].values()) == list(topics(expr))
+            answer = {part["answer_argument"] for part in row["answer"]}
+            assert slow.members(expr) == answer
+            assert 1 <= len(answer) <= MAX_ANSWER
+
+
+def sides(expr: Expr) -> list[Expr]:
+    return sides(expr.left) + sides(expr.right) if isinstance(expr, And) else [expr]
+
+
+def parts(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Entity):
+        return []
+    return [expr, *(p for of in ([expr.left, expr.right] if isinstance(expr, And) else [expr.of]) for p in parts(of))]
+
+
+def test_no_side_of_an_intersection_is_idle(rows: dict[str, list[dict[str, Any]]], slow: SlowGraph) -> None:
+    meetings = [
+        part
+        for made in rows.values()
+        for row in made[::3]
+        for part in parts(expression(row["actions"]))
+        if isinstance(part, And)
+    ]
+    assert len(meetings) > 200
+    for part in meetings:
+        members = slow.members(part)
+        assert all(len(slow.members(side)) > len(members) for side in sides(part))
+
+
+def test_no_shorter_chain_gives_the_same_set(rows: dict[str, list[dict[str, Any]]], slow: SlowGraph) -> None:
+    """Every chain of one or two relations from the entities, tried out one by one."""
+    leaving: dict[str, list[str]] = {}
+    for subject, predicate in slow.out:
+        leaving.setdefault(subject, []).append(predicate)
+
+    def chains(start: Expr, hops: int) -> list[Expr]:
+        if not hops:
+            return []
+        relations = {p for member in slow.raw(start) for p in leaving.get(member, [])}
+        longer = [Join(relation, start) for relation in sorted(relations)]
+        return longer + [c for chain in longer for c in chains(chain, hops - 1)]
+
+    checked = [row for row in rows["test"] if row["shape"][0] in "234a"][:120]
+    for row in checked:
+        expr = expression(row["actions"])
+        answer = {part["answer_argument"] for part in row["answer"]}
+        for topic in topics(expr):
+            shorter = chains(Entity(topic), min((len(row["actions"]) - 1) // 2, 2))
+            assert all(slow.members(chain) != answer for chain in shorter), row["question"]
+
+
+def test_no_answer_is_frequent(rows: dict[str, list[dict[str, Any]]]) -> None:
+    for made in rows.values():
+        for level in ("easy", "medium", "hard"):
+            answers = Counter(
+                frozenset(part["answer_argument"] for part in row["answer"]) for row in made if row["level"] == level
+            )
+            assert answers.most_common(1)[0][1] <= 0.02 * sum(answers.values())
+
+
+@pytest.mark.parametrize("size", [0, -1, 499, 10**9])
+def test_an_impossible_size_is_refused(size: int) -> None:
+    with pytest.raises(CallerError, match="size is"):
+        load_task("kg", size=size)
+
+
+def test_a_world_too_small_for_so_many_questions_says_so() -> None:
+    world = build(read_recipe(FOLDER / "world.yaml"), size=500, seed=0)
+    world.edges = {name: {} for name in world.edges}
+    with pytest.raises(TaskError, match="Make the world larger"):
+        make_split(world, "dev", size=30, seed=0)
+    assert make_split(world, "dev", size=30, seed=0, fewer=True) == []
+
+
+def test_a_changed_recipe_does_not_pass_for_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "kg"
+    folder.mkdir()
+    text = (FOLDER / "world.yaml").read_text().replace("law: [2, 4]", "law: [2, 5]", 1)
+    (folder / "world.yaml").write_text(text)
+    (folder / "manifest.json").write_bytes((FOLDER / "manifest.json").read_bytes())
+    with pytest.raises(TaskError, match="does not match its manifest"):
+        generated_world(folder)[0].graph()
