@@ -342,14 +342,16 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         self._collect_all()  # also what an interrupted wait had taken off the queue
         missing = {number for number in numbers if number not in self._ready}
         want -= len(set(numbers) - missing)
+        nearest = self._nearest(until)  # not looked for anew at each answer: a call begun later has a later deadline
         while want > 0 and missing:
             try:
-                slot, answer = self._answers.get(timeout=self._patience(until))
+                slot, answer = self._answers.get(timeout=max(nearest - time.monotonic(), 0.0))
             except queue.Empty:
                 self._collect_all()
                 arrived = missing & self._ready.keys()
                 if not arrived and until is not None and time.monotonic() >= until:
                     return
+                nearest = self._nearest(until)
             else:
                 if slot.call is not answer:
                     continue  # it was given up meanwhile
@@ -358,10 +360,10 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
             missing -= arrived
             want -= len(arrived)
 
-    def _patience(self, until: float | None) -> float:
-        """Seconds to the next deadline: that of a call, or `until`."""
+    def _nearest(self, until: float | None) -> float:
+        """The next deadline: that of a call, or `until`."""
         deadlines = [slot.deadline for slot in self._slots if slot.call is not None]
-        return max(min([*deadlines, *([] if until is None else [until])]) - time.monotonic(), 0.0)
+        return min(deadlines + ([] if until is None else [until]), default=0.0)
 
     def _collect_all(self) -> None:
         for slot in self._slots:
