@@ -7,9 +7,10 @@ never in the sample; only for AgentBench's own questions, whose stored SQL is of
 Not here: other players (players.py); the statements themselves (questions.py).
 """
 
+import itertools
 import json
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from agentbench_fc.episode import Expert, Sample, Turn
@@ -25,21 +26,22 @@ def solve(sample: Sample, profile: str) -> Expert:
     data = sample.data
     plan: Sequence[str] = _as_numbers(data) if profile == "agentbench" else data["plan"]
     rows: Rows = []
+    ids = (f"call_{n}" for n in itertools.count(1))
     if not data["shown"]:
-        yield from _explore(data["kind"], plan)
+        yield from _explore(plan, ids)
     if data["look"]:
         asked = next(table["name"] for table in data["tables"] if table["name"] in plan[0])
-        yield from _ask(f"SELECT * FROM {asked} LIMIT 2")
+        yield from _ask(f"SELECT * FROM {asked} LIMIT 2", ids)
     for statement in plan:
         first = rows[0][0] if rows else None
-        rows = yield from _ask(statement.format(first) if "{0}" in statement else statement)
+        rows = yield from _ask(statement.format(first) if "{0}" in statement else statement, ids)
     if data["kind"] in CHANGES:
         answers = []
     elif "label" in data:
         answers = list(data["label"]) if profile == "agentbench" else [_text(value) for value in data["gold"]]
     else:
         answers = [_text(cell) for row in rows for cell in row]
-    yield ToolCall("call_commit", "commit_final_answer", json.dumps({"answers": answers}, ensure_ascii=False))
+    yield ToolCall(next(ids), "commit_final_answer", json.dumps({"answers": answers}, ensure_ascii=False))
 
 
 def _as_numbers(data: Mapping[str, Any]) -> list[str]:
@@ -55,13 +57,13 @@ def _text(value: str | None) -> str:
     return "NULL" if value is None else value
 
 
-def _explore(kind: str, plan: Sequence[str]) -> Generator[ToolCall, Turn, None]:
+def _explore(plan: Sequence[str], ids: Iterator[str]) -> Generator[ToolCall, Turn, None]:
     """Finds the tables, and describes those that the statements will name."""
-    for row in (yield from _ask("SHOW TABLES")):
+    for row in (yield from _ask("SHOW TABLES", ids)):
         if row[0] and any(row[0] in statement for statement in plan):
-            yield from _ask(f"DESCRIBE {row[0]}")
+            yield from _ask(f"DESCRIBE {row[0]}", ids)
 
 
-def _ask(sql: str) -> Generator[ToolCall, Turn, Rows]:
-    turn = yield ToolCall("call_sql", "execute_sql", json.dumps({"query": sql}, ensure_ascii=False))
+def _ask(sql: str, ids: Iterator[str]) -> Generator[ToolCall, Turn, Rows]:
+    turn = yield ToolCall(next(ids), "execute_sql", json.dumps({"query": sql}, ensure_ascii=False))
     return observation.read(str(turn.messages[-1]["content"]))
