@@ -26,7 +26,7 @@ TOYS = Path(__file__).parent / "toys_as_task.py"
 
 
 def config(out: Path, **changes: Any) -> EvalConfig:
-    values: dict[str, Any] = {"tasks": ("counter",), "split": "train", "out": out, "repeats": 2, "timeout_s": 0.5}
+    values: dict[str, Any] = {"tasks": ("counter",), "split": "train", "out": out, "repeats": 2, "timeout_s": 20.0}
     if "player" not in changes:
         values |= {"model": "fake", "base_url": "http://127.0.0.1:9/v1", "retries": 2, "backoff_s": 0.01}
     return EvalConfig(**(values | changes))
@@ -130,7 +130,7 @@ def breaks(n: int, body: Any) -> str | None:
 
 async def test_answers_that_cannot_be_had_are_counted_apart(tmp_path: Path) -> None:
     async with FakeOpenAI(expert_answers(counter_task(), "train"), breaks) as fake:
-        settings = config(tmp_path, base_url=fake.url, timeout_s=0.2, retries=1, concurrency=8)
+        settings = config(tmp_path, base_url=fake.url, timeout_s=1.5, retries=1, concurrency=8)
         report = await run(settings)
         scores = report.scores[0]
         assert (scores.episodes, scores.scored) == (10, 2)
@@ -199,7 +199,7 @@ async def test_bad_calls_are_the_model_s_and_never_break_the_evaluation(tmp_path
 
 async def test_faults_of_the_environment_are_counted_by_whose_they_are(tmp_path: Path) -> None:
     samples: dict[str, list[dict[str, Any]]] = {"train": [{"start": "raise"}, {"start": "hang"}, {}]}
-    task = make_task(Rude, samples=samples)
+    task = make_task(type("Rude", (Rude,), {"call_timeout_s": 20.0, "start_timeout_s": 0.8}), samples=samples)
 
     def provoke(messages: list[Message], tools: list[str]) -> Message:
         return assistant(None, [ToolCall("x", "raises", '{"kind": "infrastructure"}')])
