@@ -241,12 +241,15 @@ def tasks(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    missing: Annotated[bool, typer.Option("--missing", help="Only what is missing, and what mends it.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Say what is installed, which backend each task will use, and what mends what is missing."""
     from agentbench_fc.doctor import diagnose
 
     diagnosis = diagnose()
-    print(json.dumps(diagnosis.to_dict(), ensure_ascii=False) if as_json else diagnosis.to_text())
+    print(json.dumps(diagnosis.to_dict(), ensure_ascii=False) if as_json else diagnosis.to_text(only_missing=missing))
 
 
 class _Progress:

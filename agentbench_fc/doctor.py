@@ -55,13 +55,15 @@ class Diagnosis:
         """The findings as JSON values."""
         return {"ok": not self.missing, "findings": [asdict(each) for each in self.findings]}
 
-    def to_text(self) -> str:
-        """The findings, one line each, with what mends them below."""
+    def to_text(self, *, only_missing: bool = False) -> str:
+        """The findings, one line each, with what mends them below; or only those that something can be done about."""
         marks = {"ok": "ok      ", "missing": "MISSING ", "optional": "optional", "not yet": "not yet "}
         width = max(len(each.name) for each in self.findings)
         lines: list[str] = []
         area = ""
         for each in self.findings:
+            if only_missing and not (each.state == "missing" or (each.state == "optional" and each.mend)):
+                continue
             if each.area != area:
                 area = each.area
                 lines += ["", area] if lines else [area]

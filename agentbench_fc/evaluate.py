@@ -21,9 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentbench_fc.agents import Agent, ModelAgent, PlayerAgent
 from agentbench_fc.client import Client, LocalClient
-from agentbench_fc.endpoint import ContextLimit, Endpoint, ModelError, Sampling, Unreachable
 from agentbench_fc.episode import Sample, Task, Turn
 from agentbench_fc.errors import (
     AgentBenchError,
@@ -34,14 +32,16 @@ from agentbench_fc.errors import (
     TaskError,
     did_you_mean,
 )
+from agentbench_fc.evaluation.agents import Agent, ModelAgent, PlayerAgent
+from agentbench_fc.evaluation.endpoint import ContextLimit, Endpoint, ModelError, Sampling, Unreachable
+from agentbench_fc.evaluation.report import Report
+from agentbench_fc.evaluation.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile
+from agentbench_fc.evaluation.scores import summarize
 from agentbench_fc.parsers import get_parser
 from agentbench_fc.players import PLAYERS, make_player
 from agentbench_fc.record import Counters
 from agentbench_fc.registry import load_task
-from agentbench_fc.report import Report
-from agentbench_fc.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile
 from agentbench_fc.rewards import Status
-from agentbench_fc.scores import summarize
 
 OnResult = Callable[[EpisodeResult, int, int], None]
 """Called with each new result, how many there are now, and how many there will be."""

@@ -12,15 +12,15 @@ import pytest
 from fake_openai import FakeOpenAI, expert_answers
 from toys import Rude, counter_task
 
-from agentbench_fc.endpoint import Unreachable
 from agentbench_fc.episode import Task, make_task
 from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.evaluate import EvalConfig, derived_seed, evaluate
+from agentbench_fc.evaluation.endpoint import Unreachable
+from agentbench_fc.evaluation.report import Report
+from agentbench_fc.evaluation.results import MODEL_ERROR, EpisodeResult, read_results
 from agentbench_fc.messages import Message, ToolCall, assistant
 from agentbench_fc.registry import load_task
 from agentbench_fc.replay import replay_file
-from agentbench_fc.report import Report
-from agentbench_fc.results import MODEL_ERROR, EpisodeResult, read_results
 
 TOYS = Path(__file__).parent / "toys_as_task.py"
 

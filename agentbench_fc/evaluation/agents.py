@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agentbench_fc.endpoint import Endpoint, Sampling
 from agentbench_fc.episode import Turn
+from agentbench_fc.evaluation.endpoint import Endpoint, Sampling
 from agentbench_fc.messages import AgentTurn, Message, ToolCall, assistant, read_agent_messages
 from agentbench_fc.parsers import Parser
 from agentbench_fc.players import Player

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.errors import InfrastructureError, TaskError
-from agentbench_fc.scores import Percentiles, Spread, TaskScores, macro_average
+from agentbench_fc.evaluation.scores import Percentiles, Spread, TaskScores, macro_average
 
 VERSION = 1
 

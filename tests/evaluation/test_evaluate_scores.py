@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError, Conflict
-from agentbench_fc.report import Report
-from agentbench_fc.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile, read_results
-from agentbench_fc.scores import macro_average, pass_at_k, percentiles, summarize
+from agentbench_fc.evaluation.report import Report
+from agentbench_fc.evaluation.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile, read_results
+from agentbench_fc.evaluation.scores import macro_average, pass_at_k, percentiles, summarize
 
 
 def result(sample: str = "t/dev/0", repeat: int = 0, reward: float | None = 1.0, **changes: Any) -> EpisodeResult:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentbench_fc.results import EpisodeResult
+from agentbench_fc.evaluation.results import EpisodeResult
 
 
 class Spread(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fake_openai import CONTEXT_ERROR, FakeOpenAI, completion
 
-from agentbench_fc.agents import remembered
-from agentbench_fc.endpoint import Answer, ContextLimit, Endpoint, ModelError, Sampling, Unreachable
 from agentbench_fc.errors import CallerError
+from agentbench_fc.evaluation.agents import remembered
+from agentbench_fc.evaluation.endpoint import Answer, ContextLimit, Endpoint, ModelError, Sampling, Unreachable
 from agentbench_fc.messages import AgentTurn, Message, ToolCall, assistant, function_tool, user
 
 HELLO = [user("Hello.")]
