@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from agentbench_fc.errors import CallerError
+
+
+class ContextFull(CallerError):
+    """Prompt and new tokens exceed the engine's context: end the session as `agent context limit`."""
+
+
 FinishReason = Literal["stop", "length", "abort"]
 EngineRole = Literal["fresh", "stale"]
 
@@ -52,7 +59,8 @@ class InferenceEngine(Protocol):
         """Continues `ids` (T,) by at most `sampling.max_tokens` tokens.
 
         Raises:
-            CallerError: T + max_tokens exceeds the context; end the session as `agent context limit`.
+            ContextFull: T + max_tokens exceeds the context; end the session as `agent context limit`.
+            CallerError: these are no ids of the engine's model; a bug or a wrong tokenizer.
             InfrastructureError: no answer within `timeout_s` seconds; safe to repeat on another engine.
         """
         ...

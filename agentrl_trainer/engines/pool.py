@@ -80,7 +80,7 @@ class EnginePool:
         """One turn on engine `index`, to its end even across weight updates that abort it.
 
         Raises:
-            CallerError: the context is full.
+            ContextFull: the context is full.
             InfrastructureError: the engine failed or did not answer in time; it may be out of service now.
         """
         self._busy[index] += 1
@@ -147,7 +147,7 @@ async def generate_until_done(
     """Generates, and after an abort sends prompt and tokens so far again with what is left of the budget.
 
     Raises:
-        CallerError: the context is full.
+        ContextFull: the context is full.
         InfrastructureError: not done within `timeout_s` seconds, or the engine failed.
     """
     deadline = time.monotonic() + timeout_s

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from agentbench_fc.errors import CallerError, InfrastructureError
-from agentrl_trainer.engines.base import Completion, EngineRole, Sampling
+from agentrl_trainer.engines.base import Completion, ContextFull, EngineRole, Sampling
 from agentrl_trainer.engines.decoder import Decoder, Sequence, read_weights
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class TransformersEngine:
     async def generate(self, ids: Ids[int], sampling: Sampling, *, timeout_s: float) -> Completion:
         """Continues `ids`; see `InferenceEngine`."""
         if len(ids) + sampling.max_tokens > self.context:
-            raise CallerError(
+            raise ContextFull(
                 f"{len(ids)} tokens and {sampling.max_tokens} new ones exceed the context of {self.context} "
                 f"[{self.name}]. End the session as `agent context limit`."
             )
@@ -216,6 +216,8 @@ class TransformersEngine:
         return True
 
     def _apply(self, update: _Update) -> None:
+        if not update.future.set_running_or_notify_cancel():
+            return  # whoever asked has stopped waiting, and cannot know that it happened
         try:
             self._decoder.load_weights(update.tensors, update.version)
         except CallerError as error:

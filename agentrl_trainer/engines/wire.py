@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, TaskError
+from agentrl_trainer.engines.base import ContextFull
 
 _LENGTHS = struct.Struct(">QQ")
 _MOST = 1 << 31
 """A longer part than 2 GiB is not a frame of ours."""
-_ERRORS: tuple[type[AgentBenchError], ...] = (CallerError, TaskError, InfrastructureError)
+_ERRORS: tuple[type[AgentBenchError], ...] = (ContextFull, CallerError, TaskError, InfrastructureError)
+"""Those that keep their class, the most special first."""
 
 
 class Frame(NamedTuple):

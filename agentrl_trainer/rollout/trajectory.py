@@ -22,7 +22,7 @@ from agentbench_fc.protocol import Client
 from agentbench_fc.rewards import Status, settle
 from agentrl_trainer.chat.buffer import TokenBuffer
 from agentrl_trainer.chat.template import ChatRenderer
-from agentrl_trainer.engines.base import Completion, Sampling
+from agentrl_trainer.engines.base import Completion, ContextFull, Sampling
 from agentrl_trainer.engines.pool import CrossPolicy, EnginePool, NoEngineLeft
 from agentrl_trainer.types import Trajectory
 
@@ -190,7 +190,7 @@ class _Attempt:
         self._number += 1
         try:
             index, completion = await self._sample(min(room, self._options.max_new_tokens))
-        except CallerError:  # the engine's own context is smaller still
+        except ContextFull:  # the engine's own context is smaller still
             self._number -= 1
             return await self._out_of_context()
         self._buffer.append_sampled(completion, index, self._number)

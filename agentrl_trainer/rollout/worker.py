@@ -59,7 +59,7 @@ class Worker:
             abnormal_penalty=config.rollout.abnormal_penalty,
         )
         self._player = Player(client, renderer, pool, options)
-        self.out: asyncio.Queue[Group] = asyncio.Queue(maxsize=config.rollout.queue_groups)
+        self.out: asyncio.Queue[Group] = asyncio.Queue(maxsize=1)  # `queue_groups` wait on the trainer's side
         limits = Limits(
             group_size=config.group_size,
             max_groups=config.rollout.max_groups,

@@ -1,10 +1,11 @@
-"""An engine in its own process answers like the one in this process, and its death is an error at once."""
+"""An engine in its own process answers like the one in this process, and its death is an error at once.
+
+That it ends with its parent is held in rollout/test_process.py.
+"""
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentbench_fc.errors import CallerError, InfrastructureError
-from agentrl_trainer.engines.base import Sampling
+from agentrl_trainer.engines.base import ContextFull, Sampling
 from agentrl_trainer.engines.process import ProcessEngine
 from agentrl_trainer.engines.transformers import TransformersEngine
 
@@ -32,7 +33,7 @@ async def test_it_answers_like_the_engine_in_this_process_survives_bad_requests_
             expected = await here.generate([5, 6 + i], sampling, timeout_s=30)
             assert answer.ids == expected.ids
             assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
-        with pytest.raises(CallerError, match="exceed the context"):
+        with pytest.raises(ContextFull, match="exceed the context"):
             await engine.generate([5] * 256, sampling, timeout_s=30)
         with pytest.raises(InfrastructureError, match="no answer to generate within"):
             await engine.generate([5], Sampling(max_tokens=250), timeout_s=0.01)
@@ -59,36 +60,3 @@ async def _killed(engine: ProcessEngine) -> None:
     with pytest.raises(InfrastructureError, match="SIGKILL"):
         await engine.generate([5], Sampling(max_tokens=1), timeout_s=60)
     assert not await engine.health()
-
-
-PARENT = """
-import asyncio, sys
-from pathlib import Path
-from agentrl_trainer.engines.process import ProcessEngine
-
-async def main():
-    engine = await ProcessEngine.start(Path(sys.argv[1]), log=Path(sys.argv[2]))
-    print(engine._child.process.pid, flush=True)
-    await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
-
-
-def test_it_ends_with_a_parent_that_is_killed(model_folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PARENT, str(model_folder), str(tmp_path / "engine.log")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.kill()
-        deadline = time.monotonic() + 5
-        while _runs(child) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not _runs(child)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from agentbench_fc.errors import CallerError, InfrastructureError
-from agentrl_trainer.engines.base import Completion, Sampling
+from agentrl_trainer.engines.base import Completion, ContextFull, Sampling
 from agentrl_trainer.engines.decoder import draw
 from agentrl_trainer.engines.kv import PrefixStore, shared_prefix
 from agentrl_trainer.engines.transformers import TransformersEngine
@@ -129,7 +129,7 @@ def test_draw_never_picks_an_impossible_token_and_maps_uniforms_by_the_cumulativ
 
 
 async def test_a_request_beyond_the_context_or_the_vocabulary_is_refused(engine: TransformersEngine) -> None:
-    with pytest.raises(CallerError, match="exceed the context of 256"):
+    with pytest.raises(ContextFull, match="exceed the context of 256"):
         await engine.generate([5] * 250, Sampling(max_tokens=7), timeout_s=1)
     assert len((await engine.generate([5] * 250, Sampling(max_tokens=6), timeout_s=30)).ids) == 6
     for ids in ([], [304], [-1]):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -124,18 +126,18 @@ def test_from_the_first_group_to_the_last_breath(
 
 def _wait_for_the_end(rollouts: RolloutProcess) -> None:
     """A killed process is told at once, and its engines end with it."""
-    pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _is_engine(p, rollouts)]
     assert rollouts._child is not None
+    pids = _children(rollouts._child.process.pid)
     os.kill(rollouts._child.process.pid, signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match=r"SIGKILL \[rollout process\]. Its log"):
         _drain(rollouts)
     with pytest.raises(InfrastructureError, match="SIGKILL"):
         rollouts.stats()
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < started + 10:
+    while any(_runs(pid) for pid in pids) and time.monotonic() < started + 10:
         time.sleep(0.02)
     assert len(pids) == 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not any(_runs(pid) for pid in pids)
 
 
 def _drain(rollouts: RolloutProcess) -> None:
@@ -144,13 +146,22 @@ def _drain(rollouts: RolloutProcess) -> None:
         rollouts.get_group(0.05)
 
 
-def _is_engine(process: Path, rollouts: RolloutProcess) -> bool:
-    assert rollouts._child is not None
+def _children(parent: int) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if (stat := _stat(pid)) and int(stat[1]) == parent]
+
+
+def _runs(pid: int) -> bool:
+    stat = _stat(pid)
+    return bool(stat) and stat[0] != "Z"
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on of a process; empty: there is none."""
     try:
-        parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return parent == rollouts._child.process.pid
+        return []
 
 
 def test_a_start_that_cannot_succeed_is_told_by_its_cause(config: RunConfig) -> None:
@@ -164,3 +175,41 @@ def test_a_start_that_cannot_succeed_is_told_by_its_cause(config: RunConfig) -> 
     assert not rollouts._child.alive
     with pytest.raises(CallerError, match="no split"):
         rollouts.get_group(0.1)
+
+
+PARENT = """
+import sys, time
+from agentrl_trainer.configfile import load_config
+from agentrl_trainer.rollout.process import RolloutProcess
+
+if __name__ == "__main__":
+    rollouts = RolloutProcess(load_config(overrides=sys.argv[1:])).start()
+    print(rollouts._child.process.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("victim", ["trainer", "rollout process"])
+def test_when_either_side_is_ended_nothing_is_left_within_seconds(
+    victim: str, config: RunConfig, tmp_path: Path
+) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    settings = [f"model={config.model.path}", f"tasks={config.tasks[0].name}", f"output={tmp_path}"]
+    command = [sys.executable, str(script), *settings, "sampling.max_context=400"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        rollout = int(trainer.stdout.readline())
+        tree = [rollout, *_children(rollout)]
+        assert len(tree) == 3
+        if victim == "trainer":
+            trainer.kill()
+        else:
+            os.kill(rollout, signal.SIGTERM)
+        deadline = time.monotonic() + 8
+        while any(_runs(pid) for pid in tree) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        left = [pid for pid in tree if _runs(pid)]
+        trainer.kill()
+    assert left == []
