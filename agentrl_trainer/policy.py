@@ -1,4 +1,4 @@
-"""Where the policy's files are, and on which device it runs.
+"""Where the policy's files are, whether they fit the tasks, and on which device it runs.
 
 Not here: loading it (run.py for the trainer, engines/ for the engines).
 """
@@ -6,9 +6,9 @@ Not here: loading it (run.py for the trainer, engines/ for the engines).
 from pathlib import Path
 
 from agentbench_fc.errors import CallerError
-from agentrl_trainer.config import AUTO, TINY, Model
-
-TINY_FOLDER = Path(__file__).parent / "assets" / TINY
+from agentbench_fc.registry import load_task
+from agentrl_trainer.config import AUTO, TINY, Model, RunConfig
+from agentrl_trainer.tiny_asset import FOLDER, check_asset
 
 
 def policy_path(model: Model) -> str:
@@ -18,12 +18,12 @@ def policy_path(model: Model) -> str:
         CallerError: neither; the message says what a policy folder must hold.
     """
     if model.path == TINY:
-        if not (TINY_FOLDER / "config.json").exists():
+        if not (FOLDER / "config.json").exists():
             raise CallerError(
-                f"{TINY} is not installed [{TINY_FOLDER}]. Build it with `python -m agentrl_trainer.make_tiny`, "
+                f"{TINY} is not installed [{FOLDER}]. Build it with `python -m agentrl_trainer.make_tiny`, "
                 "or give model=FOLDER."
             )
-        return str(TINY_FOLDER)
+        return str(FOLDER)
     folder = Path(model.path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").exists():
@@ -38,6 +38,20 @@ def policy_path(model: Model) -> str:
             f"no such folder [model={model.path}]. Give a model folder, a hub name owner/name, or {TINY}."
         )
     return model.path
+
+
+def policy_warnings(config: RunConfig) -> list[str]:
+    """What speaks against the policy for these tasks; only the tiny policy knows what it was made for.
+
+    Raises:
+        CallerError: a task or option is unknown, or files of the tiny policy do not belong together.
+    """
+    specs = {}
+    for task in config.tasks:
+        loaded = load_task(task.name, profile=task.profile, prompt=task.prompt, **task.options)
+        specs[task.name] = loaded.spec
+        loaded.close()
+    return check_asset(FOLDER, specs) if config.model.path == TINY else []
 
 
 def device_of(model: Model) -> str:

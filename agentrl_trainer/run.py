@@ -87,9 +87,10 @@ def train(config: RunConfig, *, rollouts: Rollouts | None = None, interrupts: In
         Interrupted: a signal came; the last completed step is in a checkpoint.
     """
     from agentrl_trainer.display import make_display
-    from agentrl_trainer.policy import policy_path
+    from agentrl_trainer.policy import policy_path, policy_warnings
 
     policy_path(config.model)  # before anything is made or started
+    warnings = policy_warnings(config)
     interrupts = interrupts or Interrupts()
     output = config.output or Path("runs") / datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     start = checkpoint.resume_from(config.resume, output)
@@ -99,6 +100,8 @@ def train(config: RunConfig, *, rollouts: Rollouts | None = None, interrupts: In
         display = make_display(config.progress, config.steps)
         stack.callback(display.close)
         display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))
+        for warning in warnings:
+            display.note(f"warning: {warning}")
         cursor = checkpoint.Cursor.load(start) if start else checkpoint.Cursor()
         if rollouts is None:
             rollouts = _start_rollouts(config, cursor, output)
@@ -169,6 +172,8 @@ def _train(
     try:
         trainer.train(resume_from_checkpoint=str(start) if start else None)
     except Interrupted:
+        closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
+        closing.start()
         step = trainer.state.global_step
         folder = output / f"{checkpoint.PREFIX}{step}"
         if step and checkpoint.damage(folder):
@@ -214,5 +219,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _exit(code: int) -> None:
+    """Ends the process; after a signal at once, since taking torch apart can cost more than the caller waits."""
+    if code <= 128:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all children are closed and all files written
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _exit(main())

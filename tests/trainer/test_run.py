@@ -150,5 +150,15 @@ def test_faults_become_exit_codes(
     assert capsys.readouterr().out == printed
     assert main(["stepz=3"]) == 2
     assert "Did you mean 'steps'" in capsys.readouterr().err
-    assert main(["model=./absent", "evaluation.n=0"]) == 2
-    assert "no such folder" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    for settings, message in (
+        (["model=./absent"], "no such folder"),
+        (["model=./empty"], "no config.json"),
+        (["model=word"], "Give a model folder"),
+        (["model=owner/name", "tasks=kgg"], "Did you mean 'kg'"),
+        (["model=owner/name", "tasks.kg.options.levle=easy"], "Did you mean 'level'"),
+        (["model=owner/name", "tasks.kg.prompt=compcat"], "Did you mean 'compact'"),
+    ):
+        assert main(settings) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists(), "nothing is made before the configuration holds"
