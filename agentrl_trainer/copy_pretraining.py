@@ -9,6 +9,7 @@ Source: induction heads, Olsson et al. 2022, arXiv 2209.11895.
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 IGNORED = -100
 SHORTEST_PERIOD = 6
+FEWEST_WORDS = 8
 WINDOW = 20
 """Steps that the loss is averaged over."""
 
@@ -34,14 +36,17 @@ class CopyStage:
     """Tokens per sequence; half of it is how far back the model learns to look."""
     batch: int
     max_steps: int
+    few: bool = False
+    """Let each sequence draw from a few words of its own, so that one word does not tell the next: names are spelt."""
     loss: float
     """Nats per copied token, averaged over WINDOW steps, at which the stage ends."""
 
 
 STAGES = (
     CopyStage(length=64, batch=16, max_steps=3000, loss=0.5),
-    CopyStage(length=256, batch=6, max_steps=400, loss=0.25),
-    CopyStage(length=640, batch=3, max_steps=200, loss=0.2),
+    CopyStage(length=96, batch=12, few=True, max_steps=800, loss=0.35),
+    CopyStage(length=384, batch=4, few=True, max_steps=400, loss=0.25),
+    CopyStage(length=640, batch=3, few=True, max_steps=100, loss=0.2),
 )
 
 
@@ -56,7 +61,15 @@ def copy_batch(
     import torch
 
     shape = (stage.batch, stage.length)
-    fresh = vocabulary[torch.randint(len(vocabulary), shape, generator=generator)]
+    draws = torch.rand(shape, generator=generator)
+    if stage.few:  # log-uniform sizes: most sequences then say the same word in several contexts
+        smallest = math.log(FEWEST_WORDS)
+        exponent = torch.rand((stage.batch, 1), generator=generator) * (math.log(len(vocabulary)) - smallest)
+        draws = draws * (exponent + smallest).exp() / len(vocabulary)
+        shuffled = torch.rand((stage.batch, len(vocabulary)), generator=generator).argsort(1)
+        fresh = vocabulary[shuffled.gather(1, (draws * len(vocabulary)).long())]
+    else:
+        fresh = vocabulary[(draws * len(vocabulary)).long()]
     period = torch.randint(SHORTEST_PERIOD, stage.length // 2 + 1, (stage.batch, 1), generator=generator)
     position = torch.arange(stage.length).expand(shape)
     ids = fresh.gather(1, position % period)

@@ -62,7 +62,7 @@ def slip(arguments: str, seen: Sequence[str], rng: random.Random) -> str:
     found: list[tuple[re.Match[str], list[str]]] = []
     for leaf in _leaves(value):
         for match in WORD.finditer(leaf):
-            source = next((words for words in reversed(texts) if match[0] in words), [])
+            source = next((words for words in reversed(texts) if match[0] in words), list[str]())
             if len(source) > 1:
                 found.append((match, [word for word in source if word != match[0]]))
     if not found:

@@ -15,7 +15,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +183,8 @@ def warm_start(
     from trl import SFTConfig, SFTTrainer
 
     rows = tokenize(tokenizer, conversations, max_length=options.max_length, observations=options.observations)
+    renamed = "activation_checkpointing" in {known.name for known in fields(SFTConfig)}
+    checkpointing = {("activation" if renamed else "gradient") + "_checkpointing": False}
     with tempfile.TemporaryDirectory(prefix="warmstart-") as scratch:
         config = SFTConfig(
             output_dir=scratch,
@@ -195,8 +197,9 @@ def warm_start(
             adam_beta2=0.98,
             weight_decay=0.01,
             bf16=options.bf16,
+            use_cpu=model.device.type == "cpu",
             train_sampling_strategy="group_by_length",
-            gradient_checkpointing=False,
+            **checkpointing,
             dataset_kwargs={"skip_prepare_dataset": True},
             max_length=None,
             save_strategy="no",
