@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from agentbench_fc.deadlines import CallThreads
 from agentbench_fc.episode import Task, Turn
 from agentbench_fc.errors import CallerError, Conflict, Gone, NotFound, Unavailable
 from agentbench_fc.leases import Leases
@@ -88,6 +89,10 @@ class LocalClient:
         transcripts: A file, or an existing folder, to which each session's record is appended when it ends.
         tombstones: Finished sessions whose last turn is remembered, so that a lost reply can be asked for again.
         clock: Seconds, monotonic; leases are measured with it.
+        worker_id: What `list_workers` and `list_sessions` call this process.
+        id_prefix: Session ids begin with it.
+        threads: Helper threads of calls with a deadline; by default those of the process.
+        on_end: Told of each session that ends, with its last turn; on any thread, and it must not block.
     """
 
     def __init__(
@@ -101,11 +106,19 @@ class LocalClient:
         transcripts: str | Path | None = None,
         tombstones: int = 1000,
         clock: Callable[[], float] = time.monotonic,
+        worker_id: str = "local",
+        id_prefix: str = "",
+        threads: CallThreads | None = None,
+        on_end: Callable[[Session, Turn], None] | None = None,
     ) -> None:
         if max_sessions is not None and max_sessions < 1:
             raise CallerError(f"max_sessions is {max_sessions} [client]. Use 1 or more, or None for no bound.")
         self._max_sessions = max_sessions
         self._tombstones = tombstones
+        self._worker_id = worker_id
+        self._id_prefix = id_prefix
+        self._threads = threads
+        self._on_end = on_end
         self._leases = Leases(idle_s=idle_timeout_s, lifetime_s=lifetime_s, clock=clock)
         self._pool = Pool(max_concurrency, "agentbench-fc-session")
         self._side = Pool(4, "agentbench-fc-side")  # ends sessions even while the pool is full of calls that hang
@@ -160,7 +173,9 @@ class LocalClient:
 
         def start() -> Turn:
             row = find_sample(loaded, sample, split=split, seed=number)
-            session = Session(loaded, row, seed=number, options=options)
+            session = Session(
+                loaded, row, seed=number, session_id=self._new_id(), options=options, threads=self._threads
+            )
             turn = session.start()
             self._admit(_Open(session, task))
             return turn
@@ -214,7 +229,7 @@ class LocalClient:
         self._reserve()
 
         def branch() -> Turn:
-            child = entry.session.fork(turn)
+            child = entry.session.fork(turn, session_id=self._new_id())
             self._admit(_Open(child, entry.task))
             return child.last
 
@@ -238,7 +253,7 @@ class LocalClient:
         with self._lock:
             return [
                 WorkerInfo(
-                    worker_id="local",
+                    worker_id=self._worker_id,
                     status="closed" if self._closed.is_set() else "alive",
                     tasks=tuple(self._tasks.names()),
                     sessions=len(self._open),
@@ -305,19 +320,28 @@ class LocalClient:
         """Ends the sessions whose lease has run out and gives their ids; a background thread does this by itself."""
         expired = []
         for session_id, reason in self._leases.expired():
-            with self._lock:
-                entry = self._open.get(session_id)
-                self._counts["expired"] += entry is not None
-            if entry is None:
-                continue
-            expired.append(session_id)
-            reason = f"expired: {reason}"
-            logger.info("session %s, session=%s", reason, session_id)
-            session = entry.session
-            told = Turn(session_id, session.turn + 1, [], [], Status.CANCELLED, True, None, None, {"reason": reason})
-            self._bury(entry, told, cancelled=True)  # at once: its end may take long, its slot must not
-            self._side.submit(partial(self._end, entry, "cancelled", reason))
+            if self.drop(session_id, f"expired: {reason}"):
+                expired.append(session_id)
+        with self._lock:
+            self._counts["expired"] += len(expired)
         return expired
+
+    def drop(self, session_id: str, reason: str) -> bool:
+        """Ends a session as `cancelled` without waiting for a call of it that hangs; whether it was open."""
+        with self._lock:
+            entry = self._open.get(session_id)
+        if entry is None:
+            return False
+        logger.info("session %s, session=%s", reason, session_id)
+        told = Turn(session_id, entry.session.turn + 1, [], [], Status.CANCELLED, True, None, None, {"reason": reason})
+        self._bury(entry, told, cancelled=True)  # at once: its end may take long, its slot must not
+        self._side.submit(partial(self._end, entry, "cancelled", reason))
+        return True
+
+    @property
+    def taken(self) -> int:
+        """Slots in use: open sessions, and those that start just now."""
+        return len(self._open) + self._starting
 
     def _start_reaper(self) -> None:
         bounds = [s for s in (self._leases.idle_s, self._leases.lifetime_s) if s is not None]
@@ -328,6 +352,9 @@ class LocalClient:
             self._reaper.start()
 
     # sessions come and go
+
+    def _new_id(self) -> str:
+        return self._id_prefix + secrets.token_hex(8)
 
     async def _load(self, task: str, profile: str, prompt: str, options: Mapping[str, Any] | None) -> Task:
         shared = self._tasks.get(task, profile, prompt, options or {})
@@ -414,7 +441,8 @@ class LocalClient:
     def _bury(self, entry: _Open, last: Turn, *, cancelled: bool) -> None:
         session_id = entry.session.id
         with self._lock:
-            if self._open.pop(session_id, None) is not None:
+            ends = self._open.pop(session_id, None) is not None
+            if ends:
                 self._counts["finished"] += 1
                 self._ended[session_id] = _Ended(last, entry, cancelled=cancelled)
                 self._kept.append(self._ended[session_id])
@@ -425,6 +453,8 @@ class LocalClient:
             elif (ended := self._ended.get(session_id)) is not None:
                 ended.last, ended.cancelled = last, cancelled
         self._leases.close(session_id)
+        if ends and self._on_end is not None:
+            self._on_end(entry.session, last)
 
     def _find(self, session_id: str) -> _Open | _Ended:
         with self._lock:
@@ -473,7 +503,7 @@ class LocalClient:
             age_s=self._leases.age(session.id),
             expires_in_s=self._leases.seconds_left(session.id),
             parent=session.parent[0] if session.parent else None,
-            worker="local",
+            worker=self._worker_id,
         )
 
 
