@@ -171,7 +171,8 @@ def _train(
     )
     try:
         trainer.train(resume_from_checkpoint=str(start) if start else None)
-    except Interrupted:
+    except (Interrupted, AgentBenchError):
+        # between two steps, or before the optimizer's: weights, step and cursor agree
         closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
         closing.start()
         step = trainer.state.global_step
@@ -179,7 +180,7 @@ def _train(
         if step and checkpoint.damage(folder):
             seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=config.checkpoints.keep)
         report.finish()
-        display.note(f"interrupted after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
+        display.note(f"stopped after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
         raise
     trainer.save_model(str(output / FINAL))
     text = report.finish()

@@ -96,10 +96,13 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     train(options(policy_dir, tmp_path / "whole", **quiet), rollouts=scripted(make))
 
     broken = scripted(lambda n, v: make(n, v) if n < 5 else _die())
+    quiet["checkpoints"] = Checkpoints(every=0)  # the failure itself leaves one
     with pytest.raises(InfrastructureError, match="engine 0 is dead"):
         train(options(policy_dir, tmp_path / "halves", **quiet), rollouts=broken)
     with pytest.raises(CallerError, match="resume=auto"):
         train(options(policy_dir, tmp_path / "halves", **quiet), rollouts=scripted(make))
+
+    assert checkpoint.Cursor.load(tmp_path / "halves" / "checkpoint-2").done == {"g0", "g1", "g2", "g3"}
 
     again = scripted(make)
     again.number = 4  # what the cursor of checkpoint-2 leaves to do
