@@ -27,11 +27,13 @@ PASS_TOKENS = 4096
 WORTH_WAITING = 16
 """A row waits for another's prefill when it then need not compute so many tokens itself."""
 CHECK_TOLERANCE = 2e-3
+"""Log-prob by which decoding and a full pass in float32 may differ at the start; a wrong layer differs by far more."""
 Row = int
+"""Index of a running sequence, in the batch and in the cache."""
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class Generation:
     """One request in the batch."""
 
     ids: list[int]
@@ -81,16 +83,16 @@ class Decoder:
         self.context = min(limit, max_context)
         self.vocabulary: int = self._model.get_output_embeddings().weight.shape[0]
         self.version = 0
-        self.sequences: list[Sequence] = []
+        self.sequences: list[Generation] = []
         self._cache = KeyValueRows()
         self._store = PrefixStore(cache_bytes)
         self._check()
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Generation) -> None:
         """Takes a sequence into the batch; its first token comes with the next round."""
         self.sequences.append(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Generation) -> None:
         """Drops a sequence; its keys and values are kept as a prefix."""
         row = self.sequences.index(sequence)
         if sequence.cached:
@@ -103,7 +105,7 @@ class Decoder:
         self.sequences.pop()
 
     @torch.inference_mode()
-    def round(self) -> list[Sequence]:
+    def round(self) -> list[Generation]:
         """One more token for every sequence; returns those that are finished, already removed."""
         waiting = [row for row, s in enumerate(self.sequences) if len(s.ids) - s.cached > 1]
         ready = [row for row, s in enumerate(self.sequences) if len(s.ids) - s.cached == 1]

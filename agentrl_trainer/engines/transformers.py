@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from agentbench_fc.errors import CallerError, InfrastructureError
 from agentrl_trainer.engines.base import Completion, ContextFull, EngineRole, Sampling
-from agentrl_trainer.engines.decoder import Decoder, Sequence, read_weights
+from agentrl_trainer.engines.decoder import Decoder, Generation, read_weights
 
 logger = logging.getLogger(__name__)
 JOIN_S = 10.0
@@ -29,7 +29,7 @@ JOIN_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    sequence: Sequence
+    sequence: Generation
     future: "Future[Completion]" = field(default_factory=Future)
     cancelled: bool = False
 
@@ -109,7 +109,7 @@ class TransformersEngine:
         """Most tokens of prompt and output together."""
         return self._decoder.context
 
-    async def generate(self, ids: Ids[int], sampling: Sampling, *, timeout_s: float) -> Completion:
+    async def generate(self, ids: Sequence[int], sampling: Sampling, *, timeout_s: float) -> Completion:
         """Continues `ids`; see `InferenceEngine`."""
         if len(ids) + sampling.max_tokens > self.context:
             raise ContextFull(
@@ -122,7 +122,7 @@ class TransformersEngine:
                 "Send ids that the model has, and ask for 1 token or more."
             )
         rng = random.Random(self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed)
-        request = _Request(Sequence(list(ids), sampling, rng))
+        request = _Request(Generation(list(ids), sampling, rng))
         self._submit(request)
         try:
             async with asyncio.timeout(timeout_s):
