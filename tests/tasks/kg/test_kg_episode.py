@@ -1,18 +1,21 @@
 """The tools as a model meets them: replies, refusals, answers, forks."""
 
+import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kg_toys import FILMS, RecordingBackend, call, direct_with_bob, film_session
+from kg_toys import FILMS, RecordingBackend, call, direct_with_bob, film_session, ntriples
 
 from agentbench_fc.errors import InfrastructureError
 from agentbench_fc.messages import ToolCall, assistant
 from agentbench_fc.rewards import Status
 from agentbench_fc.session import Session
+from agentbench_fc.tasks.kg import backend as backend_module
 from agentbench_fc.tasks.kg.backend import OxigraphBackend
 from agentbench_fc.tasks.kg.episode import MAX_VARIABLES, f1
-from agentbench_fc.tasks.kg.expressions import Expr
+from agentbench_fc.tasks.kg.expressions import Entity, Expr, Join
 
 
 @pytest.fixture
@@ -274,6 +277,23 @@ def test_a_broken_store_ends_the_episode_and_tells_the_model_nothing() -> None:
     assert session.status is Status.TASK_ERROR
     assert "secret" not in text
     assert session.last.metrics["fault"] == "environment"
+
+
+def test_a_set_too_large_to_be_an_answer_is_not_graded(
+    backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "MAX_MEMBERS", 2)
+    session = film_session(backend)
+    call(session, "get_neighbors", variable="Ann", relation="film.director.film")
+    turn = answer(session, "#0")
+    assert (turn.status, turn.reward) == (Status.VALIDATION_FAILED, 0.0)
+
+
+def test_a_compressed_file_is_the_same_graph(tmp_path: Path) -> None:
+    (tmp_path / "g.nt.gz").write_bytes(gzip.compress("\n".join(ntriples(FILMS)).encode()))
+    store = OxigraphBackend()
+    store.load(tmp_path / "g.nt.gz")
+    assert store.members(Join("film.director.film", Entity("m.ann"))) == {"m.f1", "m.f2", "m.f3"}
 
 
 def test_the_compact_style_is_short(backend: RecordingBackend) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_nothing_comes_from_nothing(task: Task) -> None:
 def test_the_best_constant_earns_less_than_5_percent(level: str) -> None:
     task = load_task("kg", level=level)
     assert best_constant(task, split="test", limit=30).score < 0.05
+
+
+def test_sessions_share_one_store_and_nothing_else(task: Task) -> None:
+    expert = make_player("expert", task)
+    samples = task.samples("dev")[:64]
+    with ThreadPoolExecutor(8) as threads:
+        sessions = list(threads.map(lambda sample: play(task, sample, expert), samples))
+    assert [session.raw_reward for session in sessions] == [1.0] * 64
+
+
+def test_a_closed_task_holds_no_triples() -> None:
+    task = load_task("kg")
+    backend = task._rules.backend  # type: ignore[attr-defined]
+    begin = Entity(next(iter(task.samples("dev")[0].data["entities"].values())))
+    assert backend.predicates(begin)
+    task.close()
+    task.close()
+    assert not backend.predicates(begin)
 
 
 def test_a_level_keeps_the_ids_of_its_samples() -> None:
