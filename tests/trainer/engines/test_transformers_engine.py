@@ -105,8 +105,19 @@ async def test_weights_change_in_flight_and_every_token_has_the_version_that_dre
         assert list(answer.versions) == sorted(answer.versions)
         assert set(answer.versions) == {0, 1, 2}
         assert_exact(folders, prompt, answer, 0.9)
-    again = await engine.generate(given[0], Sampling(max_tokens=4), timeout_s=30)  # stored keys of old weights are gone
-    assert_exact(folders, given[0], again, 0.8)
+
+
+async def test_what_was_stored_before_an_update_is_not_used_behind_it(
+    engine: TransformersEngine, make_model: Callable[..., Path], model_folder: Path
+) -> None:
+    folders = {0: model_folder, 1: make_model(1)}
+    ids = prompts(1)[0]
+    for version in (0, 1):
+        await engine.update_weights(folders[version], version)
+        answer = await engine.generate(ids, Sampling(max_tokens=4), timeout_s=30)
+        assert set(answer.versions) == {version}
+        assert_exact(folders, ids, answer, 0.8)
+        ids = [*ids, *answer.ids]
 
 
 async def test_sampled_frequencies_are_the_distribution(engine: TransformersEngine, model_folder: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_plan_without_samples_is_refused() -> None:
 @given(
     max_lag=st.integers(0, 4),
     group_size=st.integers(2, 9),
-    batch=st.integers(1, 40),
+    batch=st.integers(1, 40) | st.sampled_from([12, 24, 36]),
     max_running=st.integers(1, 12),
     seed=st.integers(0, 1000),
     failures=st.booleans(),
@@ -63,7 +63,8 @@ def test_lag_is_bounded_and_the_trainer_never_starves(
     running: deque[tuple[int, int]] = deque()  # admitted version, usable members
     queue: deque[tuple[int, int]] = deque()
     version = waiting = 0
-    slack = -(-(group_size - 1) // batch)  # a part of one group above the bound may cost so many versions
+    # only a part of one group can stand above the bound, and only where groups do not fill batches exactly
+    slack = -(-(group_size - 1) // batch) if failures or batch % group_size else 0
     for _ in range(400):
         free = room(
             running=len(running),

@@ -146,13 +146,13 @@ async def test_a_cut_turn_is_closed_off_the_mask(client: LocalClient, renderer: 
     assert row.trained_tokens == 6 * 4
 
 
-@pytest.mark.parametrize("max_context", [40, 130, 180])
+@pytest.mark.parametrize("max_context", [40, *range(160, 260, 9)])
 async def test_a_full_context_ends_the_session_as_such(
     client: LocalClient, renderer: ChatRenderer, max_context: int
 ) -> None:
     row = await play(client, renderer, [Scripted(renderer, ["Hm."])], max_context=max_context)
     assert (row.status, row.reward, row.usable) == ("agent context limit", -0.2, True)
-    assert len(row.ids) <= max_context or row.prompt_length == len(row.ids)
+    assert len(row.ids) <= max_context or row.prompt_length == len(row.ids)  # only a prompt cannot be cut
 
 
 async def test_engine_trouble_moves_the_turn_to_another_draw(client: LocalClient, renderer: ChatRenderer) -> None:
