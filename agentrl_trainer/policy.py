@@ -5,7 +5,7 @@ Not here: loading it (run.py for the trainer, engines/ for the engines).
 
 from pathlib import Path
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.registry import load_task
 from agentrl_trainer.config import AUTO, TINY, Model, RunConfig
 from agentrl_trainer.tiny_asset import FOLDER, check_asset
@@ -51,6 +51,13 @@ def policy_warnings(config: RunConfig) -> list[str]:
         loaded = load_task(task.name, profile=task.profile, prompt=task.prompt, **task.options)
         specs[task.name] = loaded.spec
         loaded.close()
+        wanted = [task.split] * (task.weight > 0) + [task.eval_split] * (config.evaluation.n > 0)
+        for split in wanted:
+            if loaded.spec.splits and split not in loaded.spec.splits:
+                raise CallerError(
+                    f"no split {split!r} [task {task.name}]. {did_you_mean(split, loaded.spec.splits)} "
+                    "Set split and eval_split of the task."
+                )
     return check_asset(FOLDER, specs) if config.model.path == TINY else []
 
 

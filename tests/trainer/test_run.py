@@ -158,6 +158,7 @@ def test_faults_become_exit_codes(
         (["model=./absent"], "no such folder"),
         (["model=./empty"], "no config.json"),
         (["model=word"], "Give a model folder"),
+        (["model=owner/name", "tasks.kg.eval_split=deev"], "Did you mean 'dev'"),
         (["model=owner/name", "tasks=kgg"], "Did you mean 'kg'"),
         (["model=owner/name", "tasks.kg.options.levle=easy"], "Did you mean 'level'"),
         (["model=owner/name", "tasks.kg.prompt=compcat"], "Did you mean 'compact'"),
