@@ -19,6 +19,8 @@ TINY = Path(agentrl_trainer.__file__).parent / "assets" / "tiny-fc"
 
 def main(model: str, steps: int) -> None:
     gpu = torch.cuda.is_available()
+    if not gpu:
+        torch.set_num_threads(1)  # more threads only slow a model as small as the default one
     args = GRPOConfig(
         output_dir="runs/trl-kg",
         max_steps=steps,
@@ -37,8 +39,8 @@ def main(model: str, steps: int) -> None:
         model=AutoModelForCausalLM.from_pretrained(model, dtype="float32"),
         processing_class=AutoTokenizer.from_pretrained(model),
         args=args,
-        train_dataset=dataset("kg", n=256, prompt="compact"),
-        environment_factory=environment_factory("kg", prompt="compact"),
+        train_dataset=dataset("kg", n=256, prompt="compact", level="easy"),
+        environment_factory=environment_factory("kg", prompt="compact", level="easy"),
     )
     trainer.train()
     for row in trainer.state.log_history:

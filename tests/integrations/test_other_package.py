@@ -86,19 +86,22 @@ def small_policy(folder: Path) -> Path:
 
 
 @pytest.mark.full
-def test_the_trainer_trains_on_it(search_path: str, tmp_path: Path) -> None:
+def test_the_trainer_trains_on_it_and_on_a_file_s_task(search_path: str, tmp_path: Path) -> None:
     settings = [
         f"model={small_policy(tmp_path / 'model')}",
-        "tasks=dice",
-        "steps=1",
+        f"tasks=dice,{ROOT / 'examples' / 'guess_number.py'}:TASK",
+        "steps=2",
         "group_size=4",
         "evaluation.n=0",
         "sampling.max_new_tokens=8",
-        "batch.min_trajectories=4",
+        "rollout.max_groups=2",
+        "batch.min_trajectories=8",
         "batch.max_trajectories=8",
         f"output={tmp_path / 'run'}",
     ]
     run([sys.executable, "-m", "agentrl_trainer.run", *settings], search_path, tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert any("dice" in json.dumps(line) for line in lines)
+    rewarded = {key for line in lines for key in line if key.startswith("reward/")}
+    assert any("dice" in key for key in rewarded)
+    assert any("guess_number" in key for key in rewarded)
     assert (tmp_path / "run" / "model" / "config.json").exists()
