@@ -6,6 +6,7 @@ that diverged, 2 the caller's, 3 a task's, 4 the machines'.
 Not here: what the commands do (evaluate.py, players.py, replay.py, doctor.py).
 """
 
+import importlib
 import json
 import os
 import signal
@@ -41,9 +42,28 @@ def main() -> None:
     """Runs the command line; every error becomes one line and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)  # so that what is open gets closed
     try:
+        _mount_parts(sys.argv[1:])
         app()
     except AgentBenchError as error:
         _die(str(error), error.exit_code)
+
+
+def _mount_parts(arguments: list[str]) -> None:
+    """Adds the service's commands, and each task's own: `agentbench_fc/tasks/NAME/cli.py` as `NAME`.
+
+    Of the tasks only the one that is called is imported: `--help` stays cheap.
+    """
+    from agentbench_fc.registry import available_built_ins
+    from agentbench_fc.serve.cli import add_to
+
+    add_to(app)
+    for name in available_built_ins():
+        if not (Path(__file__).parent / "tasks" / name / "cli.py").exists():
+            continue
+        if arguments[:1] == [name]:
+            app.add_typer(importlib.import_module(f"agentbench_fc.tasks.{name}.cli").app, name=name)
+        else:
+            app.add_typer(typer.Typer(help=f"Commands of the task {name}."), name=name)
 
 
 def _die(text: str, code: int) -> NoReturn:

@@ -28,7 +28,7 @@ from typing import Any, Self, TypeVar
 
 from agentbench_fc.deadlines import CallThreads
 from agentbench_fc.episode import Task, Turn
-from agentbench_fc.errors import CallerError, Conflict, Gone, NotFound, Unavailable
+from agentbench_fc.errors import CallerError, Conflict, Gone, InfrastructureError, NotFound, Unavailable
 from agentbench_fc.leases import Leases
 from agentbench_fc.loaded import LoadedTasks
 from agentbench_fc.pool import Pool
@@ -75,6 +75,15 @@ class _Ended:
         self.opened: _Open | None = opened
 
 
+class _Slot:
+    """A place that a start holds; it becomes the session's, or is given back, exactly once."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = True
+
+
 class LocalClient:
     """Runs sessions in this process, on a bounded pool of threads. An open session costs memory, but no thread.
 
@@ -92,6 +101,7 @@ class LocalClient:
         worker_id: What `list_workers` and `list_sessions` call this process.
         id_prefix: Session ids begin with it.
         threads: Helper threads of calls with a deadline; by default those of the process.
+        start_limit_s: A start that takes longer, loading of samples included, is given up together with its slot.
         on_end: Told of each session that ends, with its last turn; on any thread, and it must not block.
     """
 
@@ -109,6 +119,7 @@ class LocalClient:
         worker_id: str = "local",
         id_prefix: str = "",
         threads: CallThreads | None = None,
+        start_limit_s: float | None = None,
         on_end: Callable[[Session, Turn], None] | None = None,
     ) -> None:
         if max_sessions is not None and max_sessions < 1:
@@ -118,6 +129,7 @@ class LocalClient:
         self._worker_id = worker_id
         self._id_prefix = id_prefix
         self._threads = threads
+        self._start_limit_s = start_limit_s
         self._on_end = on_end
         self._leases = Leases(idle_s=idle_timeout_s, lifetime_s=lifetime_s, clock=clock)
         self._pool = Pool(max_concurrency, "agentbench-fc-session")
@@ -163,11 +175,11 @@ class LocalClient:
         options: Mapping[str, Any] | None = None,
     ) -> Turn:
         """Opens a session; see `Client.start_sample`."""
-        self._reserve()
+        slot = self._reserve()
         try:
-            loaded = await self._load(task, profile, prompt, options)
+            loaded = await self.load(task, profile, prompt, options)
         except BaseException:
-            self._release_slot()
+            self._release(slot)
             raise
         number = secrets.randbelow(2**31) if seed is None else seed
 
@@ -177,10 +189,10 @@ class LocalClient:
                 loaded, row, seed=number, session_id=self._new_id(), options=options, threads=self._threads
             )
             turn = session.start()
-            self._admit(_Open(session, task))
+            self._admit(_Open(session, task), slot)
             return turn
 
-        return await self._new_session(start)
+        return await self._new_session(start, slot)
 
     async def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
         """Plays one agent turn; see `Client.interact`.
@@ -226,21 +238,21 @@ class LocalClient:
         entry = found.opened if isinstance(found, _Ended) else found
         if entry is None:
             raise Gone(f"the session has finished and its record was dropped [session {session_id}]. Fork earlier.")
-        self._reserve()
+        slot = self._reserve()
 
         def branch() -> Turn:
             child = entry.session.fork(turn, session_id=self._new_id())
-            self._admit(_Open(child, entry.task))
+            self._admit(_Open(child, entry.task), slot)
             return child.last
 
         if isinstance(found, _Ended):
-            return await self._new_session(branch)
+            return await self._new_session(branch, slot)
         try:
             self._hold(entry)
         except Conflict:
-            self._release_slot()
+            self._release(slot)
             raise
-        return await self._new_session(branch, lambda: self._let_go(entry))
+        return await self._new_session(branch, slot, lambda: self._let_go(entry))
 
     async def list_sessions(self) -> list[SessionInfo]:
         """The open sessions, oldest first."""
@@ -272,7 +284,7 @@ class LocalClient:
         options: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """The sample ids of a split, in order."""
-        loaded = await self._load(task, profile, prompt, options)
+        loaded = await self.load(task, profile, prompt, options)
         return await _answer(
             self._pool.submit(lambda: [sample.id for sample in loaded.samples(choose_split(loaded, split))])
         )
@@ -338,6 +350,19 @@ class LocalClient:
         self._side.submit(partial(self._end, entry, "cancelled", reason))
         return True
 
+    def is_open(self, session_id: str) -> bool:
+        """Whether the session is open."""
+        return session_id in self._open
+
+    def is_busy(self, session_id: str) -> bool:
+        """Whether a call of the session runs or waits for a thread."""
+        entry = self._open.get(session_id)
+        return entry is not None and entry.busy.locked()
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """Runs work that is no session's on a side thread."""
+        return await _answer(self._side.submit(work))
+
     @property
     def taken(self) -> int:
         """Slots in use: open sessions, and those that start just now."""
@@ -356,42 +381,53 @@ class LocalClient:
     def _new_id(self) -> str:
         return self._id_prefix + secrets.token_hex(8)
 
-    async def _load(self, task: str, profile: str, prompt: str, options: Mapping[str, Any] | None) -> Task:
+    async def load(
+        self, task: str, profile: str = "default", prompt: str = "default", options: Mapping[str, Any] | None = None
+    ) -> Task:
+        """The task itself, loaded where it was not yet."""
         shared = self._tasks.get(task, profile, prompt, options or {})
         return await asyncio.shield(asyncio.wrap_future(shared))
 
-    def _reserve(self) -> None:
+    def _reserve(self) -> _Slot:
         with self._lock:
             if self._closed.is_set():
                 raise CallerError("the client was closed [client]. Make another one.")
             if self._max_sessions is not None and len(self._open) + self._starting >= self._max_sessions:
                 raise Unavailable(f"all {self._max_sessions} sessions are taken [client]. End one, or try again later.")
             self._starting += 1
+            return _Slot()
 
-    def _release_slot(self) -> None:
+    def _release(self, slot: _Slot) -> None:
         with self._lock:
-            self._starting -= 1
+            self._starting -= slot.held
+            slot.held = False
 
-    async def _new_session(self, make: Callable[[], Turn], after: Callable[[], None] = lambda: None) -> Turn:
+    async def _new_session(
+        self, make: Callable[[], Turn], slot: _Slot, after: Callable[[], None] = lambda: None
+    ) -> Turn:
         """Runs `make`, which admits a session, in a slot that is reserved already."""
 
         def done(future: "Future[Turn]") -> None:
-            if future.cancelled() or future.exception() is not None:
-                self._release_slot()
+            self._release(slot)
             after()
 
         try:
             future = self._pool.submit(make)
         except CallerError:
-            self._release_slot()
+            self._release(slot)
             after()
             raise
         future.add_done_callback(done)  # before the waiter hears of it
         try:
-            return await _answer(future)
+            async with asyncio.timeout(self._start_limit_s):
+                return await _answer(future)
         except asyncio.CancelledError:
             future.add_done_callback(self._drop_orphan)
             raise
+        except TimeoutError as error:
+            future.add_done_callback(self._drop_orphan)
+            self._release(slot)  # a start that hangs must not keep it
+            raise InfrastructureError(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
 
     def _drop_orphan(self, future: "Future[Turn]") -> None:
         """Ends a session whose caller went away before it learnt the id."""
@@ -402,19 +438,21 @@ class LocalClient:
         if entry is not None:
             self._side.submit(lambda: self._end(entry, "cancelled", "the caller went away during the start"))
 
-    def _admit(self, entry: _Open) -> None:
+    def _admit(self, entry: _Open, slot: _Slot) -> None:
         session = entry.session
         with self._lock:
-            closed = self._closed.is_set()
-            if not closed:
+            closed, late = self._closed.is_set(), not slot.held
+            if not closed and not late:
                 self._starting -= 1
+                slot.held = False
                 self._counts["started"] += 1
                 self._open[session.id] = entry
                 self._leases.open(session.id)
                 self._start_reaper()
-        if closed:
+        if closed or late:
             session.close()
-            raise CallerError("the client was closed [client]. Make another one.")
+            why = "the client was closed" if closed else "nobody waited for the start any more"
+            raise CallerError(f"{why} [client]. Make another one.")
         self._settle(entry)
 
     def _settle(self, entry: _Open) -> None:

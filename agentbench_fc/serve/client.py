@@ -1,0 +1,493 @@
+"""HttpClient: the client over HTTP, with the same methods as LocalClient.
+
+    async with HttpClient("http://127.0.0.1:5020") as client:
+        turn = await client.start_sample("db", split="train")
+
+Starts go to the controller; turns go straight to the session's worker where that is reachable (direct mode), else
+through the controller. Every call is safe to repeat, and is repeated within its deadline when an answer is lost: a
+start carries a request id, a turn its number. A session whose worker died raises `SessionLost`; with `rebuild=True` it
+is played again on another worker, from the messages that were sent.
+
+Not here: the client without `await` (`SyncClient(HttpClient(url))`, sync_client.py).
+"""
+
+import asyncio
+import logging
+import operator
+import random
+import secrets
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode, urlsplit
+
+from agentbench_fc.arguments import bounded
+from agentbench_fc.episode import Turn
+from agentbench_fc.errors import (
+    AgentBenchError,
+    CallerError,
+    Conflict,
+    Gone,
+    InfrastructureError,
+    NotFound,
+    Unavailable,
+)
+from agentbench_fc.messages import Message, read_agent_messages
+from agentbench_fc.protocol import SampleRef, SessionInfo, WorkerInfo
+from agentbench_fc.record import compare
+from agentbench_fc.rewards import Status
+from agentbench_fc.serve import schema
+from agentbench_fc.serve.faults import SessionLost
+from agentbench_fc.serve.http import encode
+from agentbench_fc.serve.link import Link, NoAnswer
+
+logger = logging.getLogger(__name__)
+
+RETRY_GAPS_S = (0.05, 0.2, 0.5, 1.0, 2.0)
+CLOSE_WAIT_S = 5.0
+SHUNNED_S = 15.0
+"""A worker that could not be reached directly is called through the controller for so long."""
+WAIT_MARGIN_S = 30.0
+KEPT_FINISHED = 1000
+"""Of so many finished sessions the tools are kept, for an answer that is asked for again."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the client knows of a session that it started."""
+
+    id: str
+    """The worker's id of it; after a rebuild another one than the caller's."""
+    tools: list[Any]
+    address: str | None
+    token: str | None
+    turn: int
+    finished: bool = False
+    start: dict[str, Any] = field(default_factory=dict)
+    log: list[tuple[list[Message], Turn]] = field(default_factory=list)
+    """What was sent and what came back; only kept for a rebuild."""
+
+
+class HttpClient:
+    """Drives sessions on other processes and machines. Use it on one event loop.
+
+    Args:
+        url: Of a controller, or of a single worker.
+        token: What the servers were started with.
+        direct: Turns go straight to the workers where they can be reached.
+        client_id: Who this is; clients share slots fairly by it. By default a random word.
+        timeout_s: Deadline of a call with all its repeats.
+        attempt_timeout_s: One attempt without an answer is given up after this, and repeated; the work goes on.
+        start_wait_s: How long a start may wait for a free slot.
+        rebuild: A session whose worker died is played again on another one.
+        cancel_on_close: `aclose` ends the sessions that this client started and that are still open.
+        max_connections: Most open connections.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        direct: bool = True,
+        client_id: str | None = None,
+        timeout_s: float = 300.0,
+        attempt_timeout_s: float = 30.0,
+        start_wait_s: float = 60.0,
+        rebuild: bool = False,
+        cancel_on_close: bool = True,
+        max_connections: int = 512,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise CallerError(f"the url is {url!r} [client]. Use http://host:port.")
+        for name, value in (
+            ("timeout_s", timeout_s),
+            ("attempt_timeout_s", attempt_timeout_s),
+            ("start_wait_s", start_wait_s),
+        ):
+            if not value > 0:
+                raise CallerError(f"{name} is {value} [client]. Use seconds > 0.")
+        self.url = url.rstrip("/")
+        self.client_id = client_id or f"client-{secrets.token_hex(4)}"
+        self._direct = direct
+        self._timeout_s = timeout_s
+        self._attempt_s = attempt_timeout_s
+        self._start_wait_s = min(start_wait_s, schema.MAX_TIMEOUT_S)
+        self._rebuild = rebuild
+        self._cancel_on_close = cancel_on_close
+        self._link = Link(token=token, connections=max_connections, headers={"X-Client-Id": self.client_id})
+        self._sessions: dict[str, _Session] = {}
+        self._finished: deque[str] = deque()
+        self._shunned: dict[str, float] = {}
+        self._behind: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # the client's methods
+
+    async def start_sample(
+        self,
+        task: str,
+        sample: SampleRef | None = None,
+        *,
+        split: str | None = None,
+        seed: int | None = None,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """Opens a session; see `Client.start_sample`. It waits for a free slot up to `start_wait_s`."""
+        start = {
+            "task": task,
+            "sample": _sample(sample),
+            "split": split,
+            "seed": secrets.randbelow(2**31) if seed is None else operator.index(seed),
+            "profile": profile,
+            "prompt": prompt,
+            "options": dict(options or {}),
+        }
+        session, turn = await self._start(start)
+        self._sessions[turn.session_id] = session
+        return turn
+
+    async def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
+        """Plays one agent turn; see `Client.interact`."""
+        sent = bounded(read_agent_messages(messages)).to_messages()
+        session = self._sessions.get(session_id)
+        try:
+            reply = await self._play(session_id, session, sent, turn)
+        except (Gone, NotFound):
+            if session is not None and not session.finished:
+                self._sessions.pop(session_id, None)
+            raise
+        except SessionLost as error:
+            if session is None or not self._rebuild or not session.log:
+                self._sessions.pop(session_id, None)
+                raise
+            reply = await self._play_rebuilt(session_id, session, sent, turn, error)
+        return reply
+
+    async def cancel(self, session_id: str, status: str = "cancelled") -> Turn:
+        """Ends a session; see `Client.cancel`."""
+        session = self._sessions.get(session_id)
+        body = {"session_id": session.id if session else session_id, "status": str(status)}
+        turn = self._read(session_id, await self._call_session(session, "cancel", body), session)
+        self._sessions.pop(session_id, None)
+        return turn
+
+    async def renew(self, session_id: str) -> SessionInfo:
+        """Begins the idle time anew; see `Client.renew`."""
+        session = self._sessions.get(session_id)
+        body = {"session_id": session.id if session else session_id}
+        info = schema.read_session(await self._call_session(session, "renew", body))
+        return replace(info, session_id=session_id)
+
+    async def fork(self, session_id: str, turn: int | None = None) -> Turn:
+        """A new session from an old one; see `Client.fork`."""
+        session = self._sessions.get(session_id)
+        body = {
+            "session_id": session.id if session else session_id,
+            "turn": turn,
+            "request_id": secrets.token_hex(8),
+        }
+        reply = await self._call_session(session, "fork", body)
+        child = schema.read_turn(reply, reply["tools"] or [])
+        made = self._sessions[child.session_id] = _opened(reply, child, session.start if session else {})
+        if session is not None and self._rebuild:
+            made.log = [(sent, replace(t, session_id=child.session_id)) for sent, t in session.log[: child.turn + 1]]
+        return child
+
+    async def list_sessions(self) -> list[SessionInfo]:
+        """The open sessions of all clients, oldest first."""
+        reply = await self._call("GET", "/v1/list_sessions")
+        if reply["unheard"]:
+            logger.warning("the sessions of workers %s are missing: they do not answer", ", ".join(reply["unheard"]))
+        return [schema.read_session(row) for row in reply["sessions"]]
+
+    async def list_workers(self) -> list[WorkerInfo]:
+        """The workers, the dead ones too for a while."""
+        return [schema.read_worker(row) for row in (await self._call("GET", "/v1/list_workers"))["workers"]]
+
+    async def list_tasks(self) -> list[dict[str, Any]]:
+        """The tasks that can be started: name, hashes, slots."""
+        rows: list[dict[str, Any]] = (await self._call("GET", "/v1/list_tasks"))["tasks"]
+        return rows
+
+    async def samples(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """The sample ids of a split, in order."""
+        query = {"task": task, "profile": profile, "prompt": prompt}
+        if split is not None:
+            query["split"] = split
+        if options:
+            query["options"] = encode(dict(options)).decode()
+        reply = await self._call("GET", f"/v1/get_indices?{urlencode(query)}")
+        ids: list[str] = reply["samples"]
+        return ids
+
+    async def get_indices(
+        self,
+        task: str,
+        split: str | None = None,
+        *,
+        profile: str = "default",
+        prompt: str = "default",
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The numbers of a split's samples."""
+        return list(range(len(await self.samples(task, split, profile=profile, prompt=prompt, options=options))))
+
+    async def calculate_overall(self, task: str, results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Scores over results; each is an object with sample, repeat, status, reward and success."""
+        body = {"task": task, "results": [dict(result) for result in results]}
+        scores: dict[str, Any] = await self._call("POST", "/v1/calculate_overall", body)
+        return scores
+
+    async def aclose(self) -> None:
+        """Ends the sessions that this client started and that are still open, and closes the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        ends = [task for task in self._behind if not task.done()]
+        if self._cancel_on_close:
+            ends += [
+                asyncio.ensure_future(
+                    self._call_session(session, "cancel", {"session_id": session.id}, timeout_s=CLOSE_WAIT_S)
+                )
+                for session in self._sessions.values()
+                if not session.finished
+            ]
+        if ends:
+            done, late = await asyncio.wait(ends, timeout=CLOSE_WAIT_S)
+            for task in late:
+                task.cancel()
+            failed = len(late) + sum(task.exception() is not None for task in done if not task.cancelled())
+            if failed:
+                logger.info("%d sessions were not ended at the close; they will expire", failed)
+        await self._link.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # starts, turns and rebuilds
+
+    async def _start(self, start: dict[str, Any]) -> tuple[_Session, Turn]:
+        request_id = secrets.token_hex(8)
+        body = {**start, "request_id": request_id, "wait_s": self._start_wait_s}
+        try:
+            reply = await self._call(
+                "POST",
+                "/v1/start_sample",
+                body,
+                attempt_s=self._start_wait_s + WAIT_MARGIN_S,
+                timeout_s=max(self._timeout_s, self._start_wait_s + WAIT_MARGIN_S),
+                mark_retry=True,
+            )
+        except BaseException as error:
+            if not isinstance(error, AgentBenchError) or error.retryable:
+                self._undo(request_id)  # it may have been done all the same
+            raise
+        turn = schema.read_turn(reply, reply["tools"] or [])
+        session = _opened(reply, turn, start)
+        if self._rebuild:
+            session.log.append(([], turn))
+        return session, turn
+
+    async def _play(self, session_id: str, session: _Session | None, sent: list[Message], turn: int | None) -> Turn:
+        number = turn if turn is not None or session is None else session.turn + 1
+        body = {
+            "session_id": session.id if session else session_id,
+            "messages": sent,
+            "turn": number,
+            "request_id": secrets.token_hex(8),
+            "with_tools": session is None,
+        }
+        try:
+            reply = await self._call_session(session, "interact", body, repeats=number is not None)
+        except Conflict:
+            if turn is not None or number is None:
+                raise
+            # The caller asked for no check of the order, and somebody else has played this session meanwhile.
+            reply = await self._call_session(session, "interact", body | {"turn": None}, repeats=False)
+        played = self._read(session_id, reply, session)
+        if session is not None:
+            if self._rebuild and played.turn == session.turn + 1:
+                session.log.append((sent, played))
+            session.turn = max(session.turn, played.turn)
+            if played.finish and not session.finished:
+                session.finished = True
+                session.log.clear()
+                self._finished.append(session_id)
+                if len(self._finished) > KEPT_FINISHED:
+                    self._sessions.pop(self._finished.popleft(), None)
+        return played
+
+    async def _play_rebuilt(
+        self, session_id: str, session: _Session, sent: list[Message], turn: int | None, error: SessionLost
+    ) -> Turn:
+        """Plays a lost session again elsewhere, up to where it stood, and then the turn."""
+        logger.warning("rebuilding session=%s: %s", session_id, error)
+        number = session.turn + 1 if turn is None else turn
+        if number == session.turn and sent == session.log[-1][0]:
+            return session.log[-1][1]
+        fresh, opening = await self._start(session.start)
+        self._same(session.log[0][1], opening, session_id)
+        session.id, session.address, session.token = fresh.id, fresh.address, fresh.token
+        known, session.turn, session.log = session.log, 0, [(([]), replace(opening, session_id=session_id))]
+        for said, answer in known[1:]:
+            self._same(answer, await self._play(session_id, session, said, None), session_id)
+        return await self._play(session_id, session, sent, turn)
+
+    def _same(self, before: Turn, now: Turn, session_id: str) -> None:
+        if difference := compare(before, now):
+            self._sessions.pop(session_id, None)
+            raise SessionLost(
+                f"its worker died, and turn {before.turn} came out differently on another: {difference} "
+                f"[session {session_id}]. Start another one."
+            )
+
+    def _undo(self, request_id: str) -> None:
+        """Takes a start back whose answer nobody waits for any more; in the background."""
+        if self._closed:
+            return
+        work = self._call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S)
+        task = asyncio.ensure_future(work)
+        self._behind.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._behind.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.info("a start could not be taken back; its session will expire: %s", error)
+
+    def _read(self, session_id: str, reply: dict[str, Any], session: _Session | None) -> Turn:
+        turn = schema.read_turn(reply, session.tools if session else [])
+        return turn if turn.session_id == session_id else replace(turn, session_id=session_id)
+
+    # calls
+
+    async def _call_session(
+        self,
+        session: _Session | None,
+        name: str,
+        body: dict[str, Any],
+        *,
+        repeats: bool = True,
+        timeout_s: float | None = None,
+    ) -> Any:
+        headers = {"X-Session-Id": str(body["session_id"]).encode("ascii", "replace").decode()[:200]}
+        return await self._call(
+            "POST", f"/v1/{name}", body, session=session, headers=headers, repeats=repeats, timeout_s=timeout_s
+        )
+
+    def _base(self, session: _Session | None) -> tuple[str, dict[str, str]]:
+        """Where a call goes: straight to the worker, or to the controller."""
+        if not self._direct or session is None or session.address is None or session.token is None:
+            return self.url, {}
+        until = self._shunned.get(session.address)
+        if until is not None:
+            if asyncio.get_running_loop().time() < until:
+                return self.url, {}
+            del self._shunned[session.address]
+        return session.address, {"Authorization": f"Session {session.token}"}
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        session: _Session | None = None,
+        headers: dict[str, str] | None = None,
+        repeats: bool = True,
+        timeout_s: float | None = None,
+        attempt_s: float | None = None,
+        mark_retry: bool = False,
+    ) -> Any:
+        """One call with its repeats.
+
+        Raises:
+            InfrastructureError: no usable answer within the deadline; the last reason is in it.
+        """
+        loop = asyncio.get_running_loop()
+        allowed = timeout_s or self._timeout_s
+        deadline = loop.time() + allowed
+        raw = None if body is None else encode(body)
+        attempt = 0
+        while True:
+            base, extra = self._base(session)
+            left = deadline - loop.time()
+            try:
+                return await self._link.call(
+                    method,
+                    base + path,
+                    raw,
+                    timeout_s=max(0.001, min(left, attempt_s or self._attempt_s)),
+                    headers={**(headers or {}), **extra},
+                )
+            except NoAnswer as error:
+                last: AgentBenchError = error
+                if base != self.url:
+                    self._shunned[base] = loop.time() + SHUNNED_S
+                    attempt -= attempt == 0  # the way through the controller is tried at once
+                if error.sent and not repeats:
+                    raise InfrastructureError(
+                        f"{error} The turn may have been played; it was sent unnumbered."
+                    ) from error
+            except InfrastructureError as error:
+                waited = loop.time() - (deadline - allowed)
+                if not error.retryable or (
+                    mark_retry and isinstance(error, Unavailable) and waited >= self._start_wait_s
+                ):
+                    raise
+                last = error
+            except NotFound as error:
+                if base == self.url or session is None:
+                    raise
+                # Another process has taken the worker's address: the controller knows what became of it.
+                self._shunned[base] = loop.time() + SHUNNED_S
+                last = error
+            attempt += 1
+            gap = RETRY_GAPS_S[min(attempt, len(RETRY_GAPS_S)) - 1] * random.uniform(0.5, 1.0) if attempt else 0.0
+            if loop.time() + gap >= deadline:
+                raise InfrastructureError(
+                    f"no usable answer within {allowed:g} s, {attempt} attempts: {last} [{self.url}]."
+                ) from last
+            await asyncio.sleep(gap)
+            if mark_retry and body is not None and not body.get("retry"):
+                body = body | {"retry": True}
+                raw = encode(body)
+
+
+def _opened(reply: dict[str, Any], turn: Turn, start: dict[str, Any]) -> _Session:
+    return _Session(
+        turn.session_id,
+        turn.tools,
+        reply.get("address"),
+        reply.get("token"),
+        turn.turn,
+        turn.status is not Status.RUNNING,
+        start,
+    )
+
+
+def _sample(sample: SampleRef | None) -> str | int | None:
+    if sample is None or isinstance(sample, str):
+        return sample
+    if isinstance(sample, bool) or not hasattr(sample, "__index__"):
+        raise CallerError(f"sample is of type {type(sample).__name__} [client]. Give an id, a number, or leave it out.")
+    return operator.index(sample)
