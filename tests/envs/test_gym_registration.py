@@ -23,6 +23,9 @@ import gymnasium as gym, numpy as np
 warnings.simplefilter("error", UserWarning)
 import agentbench_fc
 seen = {}
+first = gym.make("agentbench-fc/KG-v0")  # its helper threads stay behind when the async vector env forks
+first.reset(seed=1)
+first.step("I look first.")
 for mode in ("async", "sync", "vector_entry_point"):
     kwargs = {"shared_memory": False} if mode == "async" else None
     envs = gym.make_vec("agentbench-fc/KG-v0", 2, mode, vector_kwargs=kwargs, prompt="compact")
