@@ -1,9 +1,15 @@
 """AgentEnv: one task as a Gymnasium env.
 
 >>> import gymnasium as gym, agentbench_fc
->>> env = gym.make("agentbench-fc/Task-v0", task="examples/guess_number.py:TASK")  # doctest: +SKIP
->>> messages, info = env.reset(seed=1)  # doctest: +SKIP
->>> step = env.step({"name": "guess", "arguments": {"number": 7}})  # doctest: +SKIP
+>>> env = gym.make("agentbench-fc/KG-v0")
+>>> messages, info = env.reset(seed=1)
+>>> [message["role"] for message in messages], info["status"]
+(['system', 'user'], 'running')
+>>> action = {"name": "get_relations", "arguments": {"variable": "Nobody"}}
+>>> messages, reward, terminated, truncated, info = env.step(action)
+>>> messages[0]["role"], reward, terminated, info["turn"]
+('tool', 0.0, False, 1)
+>>> env.close()
 
 An observation is the tuple of new messages, never the history. An action is an assistant message, a function call, or
 raw model text. The sum of the rewards is the episode's shaped reward; the task ends itself, so there is no TimeLimit.
@@ -47,7 +53,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
 
     Args:
         task: An id (`kg`), a path (`my_task.py:TASK`), or a `Task`.
-        split: Where `reset` draws samples; by default `train`, or the task's first split.
+        split: Where `reset` draws samples; by default `train`, or the task's only split.
         profile: `default`, or `agentbench` for AgentBench's own rules.
         prompt: Style of the prompts, `default` or `compact`.
         reward: `raw` (in [0, 1], as the task gives it) or `success` (0 or 1 at the end).

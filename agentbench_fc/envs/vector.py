@@ -1,11 +1,14 @@
 """AgentVectorEnv: many sessions of one task, all advancing at once.
 
->>> import gymnasium as gym
->>> from examples.guess_number import TASK  # doctest: +SKIP
->>> envs = gym.make_vec("agentbench-fc/Task-v0", num_envs=3, task=TASK)  # doctest: +SKIP
->>> observations, infos = envs.reset(seed=1)  # doctest: +SKIP
->>> envs.send([{"name": "guess", "arguments": {"number": 7}}] * 2, ids=[0, 2])  # doctest: +SKIP
->>> ids, observations, rewards, terminated, truncated, infos = envs.recv(min=1)  # doctest: +SKIP
+>>> import gymnasium as gym, agentbench_fc
+>>> envs = gym.make_vec("agentbench-fc/KG-v0", num_envs=3)
+>>> observations, infos = envs.reset(seed=1)
+>>> action = {"name": "get_relations", "arguments": {"variable": "Nobody"}}
+>>> envs.send([action, action], ids=[0, 2])
+>>> ids, observations, rewards, terminated, truncated, infos = envs.recv(min=2)
+>>> ids.tolist(), infos["turn"].tolist()
+([0, 2], [1, 1])
+>>> envs.close()
 
 `step` is `send` to all and `recv` from all. Between them a slow episode holds up nobody: `recv(min=1)` gives what is
 there. A session that fails becomes an env that is truncated, `masked` in its info; the others go on.
