@@ -3,11 +3,14 @@
 Not here: prompts, tools and limits (tasks/db/task.yaml).
 """
 
+import logging
 from functools import partial
 from pathlib import Path
 
 from agentbench_fc.episode import Task
 from agentbench_fc.spec import TaskSpec
+
+logger = logging.getLogger(__name__)
 
 
 def make(
@@ -15,6 +18,7 @@ def make(
     folder: Path,
     *,
     backend: str = "sqlite",
+    dsn: str | None = None,
     data: str | Path | None = None,
     exclude_suspect: bool = False,
     level: str | None = None,
@@ -24,23 +28,29 @@ def make(
     Args:
         spec: Tools, limits and prompts, already resolved.
         folder: The task's folder, with the manifest of the generated data.
-        backend: `sqlite`, embedded.
+        backend: `sqlite` (embedded, an approximation of MySQL), `mariadb` (a private server of ours) or `dsn` (an
+            existing server).
+        dsn: Of an existing server, `mysql://user:password@host:port`; better in `AGENTBENCH_FC_DSN`, which no
+            transcript holds.
         data: A `.jsonl` file of AgentBench's dbbench, or a folder with `dbbench/`; None: the generated samples.
         exclude_suspect: Leave out AgentBench's samples with a known fault.
         level: Only the generated samples of one level: `easy`, `medium` or `hard`.
 
     Raises:
-        CallerError: an option that this version does not have, or data that are not there.
+        CallerError: an option that there is not, a driver that is not installed, or data that are not there.
+        InfrastructureError: no server is installed.
     """
     from agentbench_fc.tasks.db import readers
-    from agentbench_fc.tasks.db.backend import check_backend
+    from agentbench_fc.tasks.db.backend import make_backend
     from agentbench_fc.tasks.db.generate import SIZES
     from agentbench_fc.tasks.db.task import DbTask, check_level, generated_rows
 
-    check_backend(backend)
     check_level(level, generated_data=data is None)
+    made = make_backend(backend, dsn)
+    if backend == "sqlite":
+        logger.info("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
     if data is None:
-        return DbTask(spec, partial(generated_rows, folder), list(SIZES), backend, level)
+        return DbTask(spec, partial(generated_rows, folder), list(SIZES), made, level)
     files = readers.find_files(Path(data).expanduser())
     rows = partial(readers.read_split, files, folder, exclude_suspect)
-    return DbTask(spec, rows, list(files), backend, level)
+    return DbTask(spec, rows, list(files), made, level)

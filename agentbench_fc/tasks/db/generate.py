@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentbench_fc.errors import TaskError
-from agentbench_fc.tasks.db.backend import Database, SqlError, Table, open_database
+from agentbench_fc.tasks.db.backend import Database, SqlError, Table
 from agentbench_fc.tasks.db.grade import tables_differ
 from agentbench_fc.tasks.db.questions import (
     CHANGES,
@@ -29,6 +29,7 @@ from agentbench_fc.tasks.db.questions import (
 )
 from agentbench_fc.tasks.db.questions_hard import DATE_FORMS, HARD, show_date
 from agentbench_fc.tasks.db.questions_medium import MEDIUM
+from agentbench_fc.tasks.db.sqlite import SqliteDatabase
 from agentbench_fc.tasks.db.themes import NUMBERS, WORDS, Theme, themes
 
 VERSION = "1"
@@ -131,7 +132,7 @@ def _settled(world: World, question: Question, level: str, split: str) -> dict[s
     tables = [_table(part) for part in worlds]
     if level == "hard":
         world.rng.shuffle(tables)
-    database = open_database("sqlite", [Table.from_data(table) for table in tables])
+    database = SqliteDatabase([Table.from_data(table) for table in tables])
     try:
         gold = run_plan(database, question.plan)
         if question.kind in CHANGES:

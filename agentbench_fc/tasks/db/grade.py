@@ -25,6 +25,8 @@ from agentbench_fc.tasks.db.backend import Row, Value
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{1,3})?%?")
 _NULLS = {"null", "none"}
+_GROUP_CONCAT = 1_024
+"""MySQL's group_concat_max_len: the hash of a table reads no more of its rows' hashes."""
 _AGENTBENCH_NULLS = {"none", "null", "undefined", "nan", "inf", "-inf", "infinity", "-infinity", ""}
 
 
@@ -100,7 +102,7 @@ def _rounded(value: Value) -> Value:
 
 def _rows_hash(rows: Sequence[Row]) -> str:
     digests = sorted(_md5(",".join(_sql_text(v) for v in row if v is not None))[:5] for row in rows)
-    return _md5(",".join(digests))
+    return _md5(",".join(digests)[:_GROUP_CONCAT]) if rows else ""  # MySQL's hash of nothing is NULL
 
 
 def _sql_text(value: Value) -> str:
@@ -112,17 +114,29 @@ def _md5(text: str) -> str:
 
 
 def _agentbench_values(answer: object) -> list[str]:
-    items: list[Any]
-    if isinstance(answer, str):
-        read = _read_list(answer.strip())
-        items = [answer] if read is None else [v[0] if isinstance(v, tuple) and v else v for v in read]
-    else:
-        items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
-    return [_agentbench_value(item) for item in items]
+    if answer is None:
+        return ["0"]
+    if isinstance(answer, list | tuple):
+        return [_agentbench_value(item[0] if isinstance(item, tuple) and len(item) == 1 else item) for item in answer]
+    text = str(answer)
+    if not (text.strip().startswith("[") and text.strip().endswith("]")):
+        return [_agentbench_value(text)]
+    read = _read_list(text.strip())
+    if read is None:
+        return _split(text.strip()[1:-1])
+    if text == text.strip() and all(isinstance(item, tuple) for item in read):  # a result: longer rows do not count
+        read = [item for item in read if len(item) == 1]
+    return _agentbench_values(read)
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a list that is no literal: quotes only keep commas together."""
+    parts = re.findall(r"""(?:[^,'"]|['"][^'"]*(?:['"]|\Z))+""", text)
+    return [_agentbench_value(re.sub(r"""['"]""", "", part)) for part in parts if re.sub(r"""['"]""", "", part)]
 
 
 def _read_list(text: str) -> list[Any] | None:
-    if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
+    if len(text) > 100_000:
         return None
     try:
         value = ast.literal_eval(text)
@@ -132,12 +146,11 @@ def _read_list(text: str) -> list[Any] | None:
 
 
 def _agentbench_value(item: object) -> str:
-    if item is None:
-        return "0"
-    text = str(item).strip()
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        text = text[1:-1]
-    text = text.removesuffix("%").replace(",", "").strip()
+    text = str(item).strip().strip("'\"").strip()
+    if text.endswith("%"):  # AgentBench stops here: commas and names of nothing stay
+        return text[:-1].strip()
+    if not text.startswith("[") and not text.endswith("]"):
+        text = text.replace(",", "")
     return "0" if text.lower() in _AGENTBENCH_NULLS else text
 
 

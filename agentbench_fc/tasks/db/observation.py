@@ -18,7 +18,7 @@ import ast
 import json
 import re
 
-from agentbench_fc.tasks.db.backend import Result, Value
+from agentbench_fc.tasks.db.backend import Result, SqlError, Value
 
 SHOWN_ROWS = 100
 AGENTBENCH_CHARS = 800
@@ -67,6 +67,11 @@ def render_agentbench(result: Result) -> str:
     """The result as AgentBench shows it."""
     text = str([tuple(row) for row in result.rows])
     return text if len(text) <= AGENTBENCH_CHARS else text[:AGENTBENCH_CHARS] + "[TRUNCATED]"
+
+
+def render_agentbench_error(error: SqlError) -> str:
+    """The error as AgentBench shows it: the driver's own text, where the server gave one."""
+    return str(error)[:AGENTBENCH_CHARS] + "[TRUNCATED]" if len(str(error)) > AGENTBENCH_CHARS else str(error)
 
 
 def _split(line: str) -> list[str]:

@@ -21,6 +21,7 @@ from agentbench_fc.errors import TaskError
 from agentbench_fc.tasks.db import collation, translate
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, Result, Row, SqlError, Table, Value
 from agentbench_fc.tasks.db.dialect import MAX_SQL
+from agentbench_fc.tasks.db.grade import table_hash
 from agentbench_fc.tasks.db.mysql_functions import MAX_MADE, Function, GroupConcat, Shim
 
 MAX_ROWS = 1_000
@@ -124,6 +125,18 @@ class SqliteDatabase:
         if table not in self.schema():
             return None
         return list(self._connection.execute(f"SELECT * FROM {_quoted(table)}"))
+
+    def digest(self, tables: Sequence[Table]) -> str | None:
+        """AgentBench's hash of the state of `tables`; None: a table or a column is missing."""
+        schema = self.schema()
+        read: list[list[Row]] = []
+        for table in tables:
+            columns = [name for name, _ in table.columns]
+            if not set(columns) <= set(schema.get(table.name, ())):
+                return None
+            names = ", ".join(map(_quoted, columns))
+            read.append(list(self._connection.execute(f"SELECT {names} FROM {_quoted(table.name)}")))
+        return table_hash(read)
 
     def schema(self) -> dict[str, dict[str, str]]:
         """Table -> column -> MySQL type, in order of creation."""

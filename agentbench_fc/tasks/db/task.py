@@ -23,7 +23,7 @@ from agentbench_fc.errors import CallerError, NotFound, TaskError, did_you_mean
 from agentbench_fc.messages import Message, system, user
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.db import expert, generate, grade, observation
-from agentbench_fc.tasks.db.backend import Database, SqlError, Table, open_database
+from agentbench_fc.tasks.db.backend import Backend, Database, SqlError, Table
 from agentbench_fc.tasks.db.questions import CHANGES
 
 Rows = Callable[[str], list[dict[str, Any]]]
@@ -34,7 +34,7 @@ class DbEpisode:
     """One problem on one database."""
 
     def __init__(
-        self, spec: TaskSpec, sample: Sample, backend: str, database: Database, counts: tuple[int, int]
+        self, spec: TaskSpec, sample: Sample, backend: Backend, database: Database, counts: tuple[int, int]
     ) -> None:
         self._spec = spec
         self._sample = sample
@@ -43,9 +43,10 @@ class DbEpisode:
         self._statements, self._errors = counts
 
     @classmethod
-    def begin(cls, spec: TaskSpec, sample: Sample, backend: str, seed: int) -> "DbEpisode":
+    def begin(cls, spec: TaskSpec, sample: Sample, backend: Backend, seed: int) -> "DbEpisode":
         """The episode at its start."""
-        return cls(spec, sample, backend, open_database(backend, _tables(spec, sample.data), seed=seed), (0, 0))
+        database = backend.open(_tables(spec, sample.data), seed=seed, driver_values=spec.profile == "agentbench")
+        return cls(spec, sample, backend, database, (0, 0))
 
     def start(self) -> list[Message]:
         """System prompt, and the tables (where they are given) with the question."""
@@ -59,7 +60,8 @@ class DbEpisode:
         else:
             lines += [self._described(table) for table in data["tables"]]
         lines.append(prompts["question"].format(question=data["question"]))
-        return [system(prompts["system"]), user("\n".join(line for line in lines if line))]
+        text = "\n".join(line for line in lines if line)
+        return [system(prompts["system"]), user(f"{text}\n" if self._spec.profile == "agentbench" else text)]
 
     def call(self, name: str, arguments: dict[str, Any]) -> Reply:
         """Runs a statement, or grades the committed answer."""
@@ -70,6 +72,8 @@ class DbEpisode:
             result = self._database.execute(arguments["query"])
         except SqlError as error:
             self._errors += 1
+            if self._spec.profile == "agentbench":
+                return Reply(observation.render_agentbench_error(error))
             return Reply(f"Error: {error}")
         if self._spec.profile == "agentbench":
             return Reply(observation.render_agentbench(result))
@@ -79,10 +83,12 @@ class DbEpisode:
         """A text has no meaning here."""
         return None
 
-    def fork(self) -> "DbEpisode":
-        """The same problem on a copy of the database."""
-        counts = (self._statements, self._errors)
-        return DbEpisode(self._spec, self._sample, self._backend, self._database.fork(), counts)
+    def fork(self) -> "DbEpisode | None":
+        """The same problem on a copy of the database; None where there can be no copy."""
+        copy = self._database.fork()
+        if copy is None:
+            return None
+        return DbEpisode(self._spec, self._sample, self._backend, copy, (self._statements, self._errors))
 
     def close(self) -> None:
         """Drops the database."""
@@ -102,7 +108,7 @@ class DbEpisode:
         metrics: dict[str, Any] = {
             "kind": data["kind"],
             "level": data["level"],
-            "backend": self._backend,
+            "backend": self._backend.name,
             "statements": self._statements,
             "sql_errors": self._errors,
         }
@@ -119,14 +125,16 @@ class DbEpisode:
     def _judge_tables(self) -> dict[str, Any]:
         """Compares the tables with those that the sample's own statements make in a fresh database."""
         data = self._sample.data
-        names = [table["name"] for table in data["tables"]]
+        tables = _tables(self._spec, data)
+        names = [table.name for table in tables]
         found = {name: self._database.rows(name) for name in names}
-        own = grade.table_hash([rows or [] for rows in found.values()]) if None not in found.values() else ""
-        golden = open_database(self._backend, _tables(self._spec, data), strict=False)
+        own = self._database.digest(tables) or "missing"
+        golden = self._backend.open(tables, strict=False)
         try:
             for statement in data["plan"]:
                 golden.execute(statement)
             wanted = {name: golden.rows(name) for name in names}
+            stored = data.get("answer_md5") or golden.digest(tables)
         except SqlError as error:
             if self._spec.profile == "agentbench" and data.get("answer_md5"):  # the stored hash decides there
                 return {"match": int(own == data["answer_md5"]), "match_agentbench": int(own == data["answer_md5"])}
@@ -134,7 +142,6 @@ class DbEpisode:
         finally:
             golden.close()
         difference = next((d for name in names if (d := grade.tables_differ(found[name], wanted[name]))), None)
-        stored = data.get("answer_md5") or grade.table_hash([rows or [] for rows in wanted.values()])
         metrics: dict[str, Any] = {"match": int(difference is None), "match_agentbench": int(own == stored)}
         return metrics | ({"difference": difference} if difference else {})
 
@@ -142,8 +149,10 @@ class DbEpisode:
 class DbTask:
     """Samples and what opens them; see `make`."""
 
-    def __init__(self, spec: TaskSpec, rows: Rows, splits: Sequence[str], backend: str, level: str | None) -> None:
+    def __init__(self, spec: TaskSpec, rows: Rows, splits: Sequence[str], backend: Backend, level: str | None) -> None:
         self.spec = spec
+        self.backend = backend.name
+        """Recorded in every transcript."""
         self._rows = rows
         self._splits = splits
         self._backend = backend
@@ -177,7 +186,8 @@ class DbTask:
         return expert.solve(sample, self.spec.profile)
 
     def close(self) -> None:
-        """Nothing is shared between episodes."""
+        """Leaves the server, where there is one."""
+        self._backend.close()
 
 
 def generated_rows(folder: Path, split: str) -> list[dict[str, Any]]:

@@ -12,8 +12,9 @@ import pytest
 
 from agentbench_fc.episode import Sample
 from agentbench_fc.registry import load_task, tasks_root
-from agentbench_fc.tasks.db.backend import Table, open_database
+from agentbench_fc.tasks.db.backend import Table
 from agentbench_fc.tasks.db.generate import LEVELS, SIZES, make_sample, run_plan
+from agentbench_fc.tasks.db.sqlite import SqliteDatabase
 from agentbench_fc.tasks.db.themes import SPLITS, themes
 
 KINDS = {
@@ -96,7 +97,7 @@ def test_tables_have_the_promised_shape(held_out: Sequence[Sample]) -> None:
 
 def test_gold_is_what_the_statements_give(held_out: Sequence[Sample]) -> None:
     for sample in held_out[::9]:
-        database = open_database("sqlite", [Table.from_data(table) for table in sample.data["tables"]])
+        database = SqliteDatabase([Table.from_data(table) for table in sample.data["tables"]])
         cells = run_plan(database, tuple(sample.data["plan"]))
         database.close()
         assert sample.data["gold"] is None or cells == sample.data["gold"]

@@ -10,9 +10,10 @@ from agentbench_fc.episode import Sample, Task
 from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.players import make_player, play
 from agentbench_fc.registry import load_task, tasks_root
-from agentbench_fc.tasks.db.backend import SqlError, Table, open_database
+from agentbench_fc.tasks.db.backend import SqlError, Table
 from agentbench_fc.tasks.db.grade import table_hash
 from agentbench_fc.tasks.db.readers import known_faults
+from agentbench_fc.tasks.db.sqlite import SqliteDatabase
 
 NOT_REPRODUCED = {"db/std/225", "db/std/278", "db/std/295"}
 
@@ -41,7 +42,7 @@ def test_the_labelled_changes_give_the_labelled_hashes(folder: Path) -> None:
     wrong = set()
     changes = [s for s in everything(load_task("db", data=folder)) if s.data["gold"] is None]
     for sample in changes:
-        database = open_database("sqlite", [Table.from_data(table) for table in sample.data["tables"]])
+        database = SqliteDatabase([Table.from_data(table) for table in sample.data["tables"]])
         try:
             for statement in sample.data["plan"]:
                 database.execute(statement)

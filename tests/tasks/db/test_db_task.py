@@ -166,8 +166,8 @@ def test_a_level_keeps_ids_and_renumbers() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"backend": "mariadb"}, "backend 'mariadb' is not in this version"),
-        ({"backend": "dsn"}, "Use backend='sqlite'"),
+        ({"backend": "sqlite", "dsn": "mysql://u@h"}, "a dsn is given with backend 'sqlite'"),
+        ({"backend": "dsn", "dsn": "u:secret@host"}, "the dsn is no address of a server"),
         ({"backend": "sqlit"}, "Did you mean 'sqlite'"),
         ({"level": "esay"}, "Did you mean 'easy'"),
         ({"levl": "easy"}, "has no option 'levl'"),
