@@ -175,6 +175,7 @@ def _train(
         # between two steps, or before the optimizer's: weights, step and cursor agree
         closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
         closing.start()
+        trainer.log_last_step()
         step = trainer.state.global_step
         folder = output / f"{checkpoint.PREFIX}{step}"
         if step and checkpoint.damage(folder):

@@ -33,7 +33,10 @@ from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.rows import train_rows
 from agentrl_trainer.staleness import lag_report
 
-PRIVATE_NAMES = ("_compute_loss", "_get_per_token_logps_and_entropies", "_metrics", "_save_checkpoint", "_step")
+PRIVATE_NAMES = (
+    "_compute_loss", "_get_per_token_logps_and_entropies", "_globalstep_last_logged", "_metrics", "_save_checkpoint",
+    "_step", "_tr_loss",
+)  # fmt: skip
 """What we use of TRL and its base beyond their public names; a test holds it against the installed release."""
 
 OURS = frozenset(
@@ -124,6 +127,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         device: `cpu` or a CUDA device.
         callbacks: Hugging Face callbacks, e.g. those of callbacks.py.
     """
+
+    _globalstep_last_logged: int
 
     def __init__(
         self,
@@ -243,6 +248,12 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.log(dict(figures))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
         return figures
+
+    def log_last_step(self) -> None:
+        """Logs a step that was completed but not logged, because something ended the run in between."""
+        if self.state.global_step > self._globalstep_last_logged:
+            self._globalstep_last_logged = self.state.global_step
+            self.log({"loss": self._tr_loss.item()})
 
     def save_checkpoint(self) -> Path:
         """Writes `checkpoint-<step>` now, unsealed (see checkpoint.py)."""

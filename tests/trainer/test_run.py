@@ -142,6 +142,28 @@ def test_a_signal_leaves_a_checkpoint_of_the_last_step_and_the_shells_exit_code(
     assert len(checkpoint.Cursor.load(saved).done) == 2 * checkpoint.step_of(saved) > 0
 
 
+def test_a_step_whose_publication_fails_is_complete_in_checkpoint_and_metrics(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    rollouts = scripted(make)
+    publish = rollouts.publish
+
+    def failing(path: Path, version: int, stale: bool) -> None:
+        publish(path, version, stale)
+        if version == 3:
+            _die()
+
+    rollouts.publish = failing
+    with pytest.raises(InfrastructureError, match="engine 0 is dead"):
+        train(options(policy_dir, tmp_path / "run", evaluation=Evaluation(n=0)), rollouts=rollouts)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [1, 2, 3]
+    assert records[2]["batch/trajectories"] == 8
+    saved = checkpoint.newest_whole(tmp_path / "run")
+    assert saved == tmp_path / "run" / "checkpoint-3"
+    assert len(checkpoint.Cursor.load(saved).done) == 6
+
+
 def test_faults_become_exit_codes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
