@@ -121,14 +121,23 @@ class Controller(Service):
     async def list_sessions(self, request: Request) -> Reply:
         """The open sessions of all workers that answer."""
         members = [member for member in self.fleet.members.values() if member.state is not State.DEAD]
-        answers = await asyncio.gather(*(self._sessions_of(member) for member in members))
-        rows = sorted((row for rows in answers for row in rows or ()), key=lambda row: -row["age_s"])
-        silent = [member.id for member, rows in zip(members, answers, strict=True) if rows is None]
+        answers = await asyncio.gather(*(self._ask(member, "/v1/list_sessions") for member in members))
+        rows = [row for answer in answers if answer is not None for row in answer["sessions"]]
+        rows.sort(key=lambda row: -row["age_s"])
+        silent = [member.id for member, answer in zip(members, answers, strict=True) if answer is None]
         return json_reply({"sessions": rows, "unheard": silent})
 
     async def list_workers(self, request: Request) -> Reply:
-        """The workers, the dead ones too for a while."""
-        return json_reply({"workers": self.fleet.workers()})
+        """The workers, the dead ones too for a while; those that live are asked how full they are just now."""
+        alive = [member for member in self.fleet.members.values() if member.state is State.ALIVE]
+        answers = await asyncio.gather(*(self._ask(member, "/v1/list_workers") for member in alive))
+        fresh = {answer["workers"][0]["worker_id"]: answer["workers"][0] for answer in answers if answer is not None}
+        rows = [row.model_dump() for row in self.fleet.workers()]
+        now = ("tasks", "sessions", "started", "finished", "expired")
+        for row in rows:
+            if (answer := fresh.get(row["worker_id"])) is not None:
+                row |= {name: answer[name] for name in now} | {"last_seen_s": 0.0}
+        return json_reply({"workers": rows})
 
     async def list_tasks(self, request: Request) -> Reply:
         """The tasks that can be started."""
@@ -369,15 +378,15 @@ class Controller(Service):
         self._passed.inc()
         return Reply(raw, status, _retry_header(status))
 
-    async def _sessions_of(self, member: Member) -> list[dict[str, Any]] | None:
+    async def _ask(self, member: Member, path: str) -> Any:
+        """A worker's answer to a question about itself; None where it gives none in time."""
         try:
             async with asyncio.timeout(self.config.list_timeout_s):
-                status, raw = await self._send(member, "GET", "/v1/list_sessions", None, "")
+                status, raw = await self._send(member, "GET", path, None, "")
         except (NoAnswer, TimeoutError) as error:
             self._doubt(member, str(error) or "no answer in time")
             return None
-        rows: list[dict[str, Any]] | None = json.loads(raw)["sessions"] if status == 200 else None
-        return rows
+        return json.loads(raw) if status == 200 else None
 
     def _any_with(self, task: str, without: set[str]) -> Member | None:
         found = [
