@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from agentbench_fc.errors import InfrastructureError
+from agentbench_fc.errors import AgentBenchError, InfrastructureError
 from agentrl_trainer.types import Group, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ class TrajectoryQueue:
         Groups stay whole and in order; the batch is complete too when the next group would pass the maximum.
 
         Raises:
-            InfrastructureError: the source failed, or `deadline_s` seconds passed; the message is the diagnosis.
+            InfrastructureError: nothing came for too long, or a bug ended the reading; the message is the diagnosis.
+            AgentBenchError: what the source failed with.
         """
         started = time.monotonic()
         report_at = started + self._stall_report_s
@@ -140,14 +141,14 @@ class TrajectoryQueue:
 
     def _diagnosis(self) -> BaseException:
         failure = self._failure
-        if isinstance(failure, InfrastructureError):
-            return InfrastructureError(str(failure))
+        if isinstance(failure, AgentBenchError):
+            return type(failure)(str(failure))  # whose fault it is decides the exit code
         return InfrastructureError(f"reading groups failed: {failure!r} [group reader]. See the log above.")
 
     def _describe(self) -> str:
         try:
             return ", ".join(f"{key} {value}" for key, value in self._source.stats().items()) or "no figures"
-        except InfrastructureError as error:
+        except AgentBenchError as error:
             return str(error)
 
     def _read(self) -> None:

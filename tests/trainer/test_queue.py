@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentbench_fc.errors import InfrastructureError
+from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError
 from agentrl_trainer.queue import TrajectoryQueue
 from agentrl_trainer.types import Group
 
@@ -101,6 +101,7 @@ def test_waiting_in_vain_is_reported_and_ends_as_a_diagnosis(
     ("failure", "message"),
     [
         (InfrastructureError("the rollout process died with code -9 [rollout]. Read its log."), "died with code -9"),
+        (CallerError("task kg cannot be used [kg]. Mend it."), "Mend it"),
         (KeyError("ids"), r"KeyError\('ids'\)"),
     ],
 )
@@ -109,9 +110,10 @@ def test_a_dead_source_ends_the_wait_after_what_it_gave(groups: list[Group], fai
     settle(queue, 2)
     assert len(queue.get_batch(8, 8, version=0, deadline_s=5).groups) == 2
     started = time.monotonic()
-    with pytest.raises(InfrastructureError, match=message) as raised:
+    with pytest.raises(AgentBenchError, match=message) as raised:
         queue.get_batch(8, 8, version=0, deadline_s=5)
     assert raised.value.__cause__ is failure
+    assert isinstance(raised.value, type(failure) if isinstance(failure, AgentBenchError) else InfrastructureError)
     assert time.monotonic() - started < 2
     queue.close()
 
