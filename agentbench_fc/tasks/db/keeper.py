@@ -312,6 +312,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     keeper = Keeper(Path(folder), program, Path(share))
+    reason = ""
     try:
         keeper.start()
         print(json.dumps({"ready": True}), flush=True)
@@ -320,10 +321,12 @@ def main() -> None:
             os.dup2(null, descriptor)
         keeper.serve(float(patience))
     except (Broken, OSError, KeyError, subprocess.TimeoutExpired) as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        keeper.give_up(str(error))
+        reason = str(error)
+        keeper.give_up(reason)
     finally:
         keeper.stop()
+    if reason:  # said when all is removed; heard only by a starter that still waits
+        print(json.dumps({"error": reason}), flush=True)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,8 @@ class MysqlDatabase:
                 result = self._run(connection, statement.named(self._name))
             if watch.killed:
                 self._absorb(connection)
-            if watch.killed and result.changed is None:  # BENCHMARK() makes a result of its own interruption
-                raise SqlError(_ENDED[watch.killed].format(self._terms.deadline_s))
+                if result.changed is None or statement.first == "DO":  # BENCHMARK() hides its own interruption
+                    raise SqlError(_ENDED[watch.killed].format(self._terms.deadline_s))
             return result
         except UnicodeError:
             raise SqlError("The statement is not valid Unicode text. Remove the character that is none.") from None
@@ -319,7 +319,7 @@ class MysqlDatabase:
         while (row := cursor.fetchone()) is not None:
             if len(rows) == MAX_ROWS or size > MAX_RESULT:
                 return rows, True
-            cells = tuple(shape(self._masked(cell) if isinstance(cell, str) else cell) for cell in row)
+            cells = tuple(self._masked(cell) if isinstance(cell, str) else cell for cell in map(shape, row))
             rows.append(cells)
             size += sum(len(cell) for cell in cells if isinstance(cell, str | bytes))
         return rows, False

@@ -170,20 +170,35 @@ class Server:
         """A new connection; see `pymysql.connect` for the options."""
         import pymysql
 
-        place: dict[str, Any] = (
-            {"unix_socket": address.socket} if address.socket else {"host": address.host, "port": address.port}
-        )
         # Without this PyMySQL builds a TLS context for each connection, which takes longer than a whole session.
-        place |= {} if address.tls else {"ssl_disabled": True}
-        return pymysql.connect(
+        plain = {} if address.tls else {"ssl_disabled": True}
+        connection = pymysql.connect(
+            host=address.host,
+            port=address.port,
+            unix_socket=address.socket,
             user=user,
             password=password,
             charset="utf8mb4",
             collation="utf8mb4_general_ci",
             connect_timeout=CONNECT_TIMEOUT_S,
-            **place,
+            defer_connect=True,
+            **plain,
             **options,
         )
+        if address.socket is None:
+            connection.connect()
+            return connection
+        door = socket.socket(socket.AF_UNIX)  # PyMySQL leaves its own unclosed when nobody answers
+        try:
+            door.settimeout(CONNECT_TIMEOUT_S)
+            door.connect(address.socket)
+            door.settimeout(None)
+        except OSError as error:
+            door.close()
+            raise pymysql.err.OperationalError(2003, f"no server at {address.socket}: {error}") from error
+        connection._secure = True  # as PyMySQL has it for its own local sockets: a password may be sent as it is
+        connection.connect(door)
+        return connection
 
     def host_of(self) -> str:
         """The host part of the users that sessions get."""

@@ -36,7 +36,13 @@ _TOKEN = re.compile(
 )
 _TRANSACTION = {"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE"}
 _BY_TEXT = {"PREPARE", "EXECUTE", "DEALLOCATE"}
+_UNAVAILABLE = {"XA", "KILL", "HANDLER", "BACKUP"}
 _SHARED_FUNCTIONS = {"GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS", "IS_FREE_LOCK", "IS_USED_LOCK", "LOAD_FILE"}
+_SETTABLE = {
+    "SQL_MODE", "GROUP_CONCAT_MAX_LEN", "TIME_ZONE", "LC_TIME_NAMES", "DIV_PRECISION_INCREMENT", "COLLATION_CONNECTION",
+    "SQL_SAFE_UPDATES", "SQL_BIG_SELECTS", "FOREIGN_KEY_CHECKS", "UNIQUE_CHECKS", "SQL_NOTES", "SQL_WARNINGS",
+}  # fmt: skip
+"""What a session may set for itself; others would lift its limits, or leave it unable to go on."""
 _STATE = {"SET", "LOCK", "HANDLER", "TEMPORARY", "RAND", "LAST_INSERT_ID", "FOUND_ROWS", "ROW_COUNT"}
 
 
@@ -143,19 +149,40 @@ def check(statement: Statement, *, transactions: bool) -> None:
     first, second = statement.first, words[1] if len(words) > 1 else ""
     if first in {"DROP", "CREATE", "ALTER"} and ({"DATABASE", "SCHEMA"} & set(words[1:4])) and not _is_name(words):
         raise SqlError("The database itself can be neither made, changed nor dropped. Work with its tables.")
+    if first in {"CREATE", "ALTER"} and "DIRECTORY" in words:
+        raise SqlError("Files cannot be placed. Leave out DATA DIRECTORY and INDEX DIRECTORY.")
     if first in _BY_TEXT:
         raise SqlError("Prepared statements are not available here. Send the statement itself.")
-    if first in {"XA", "KILL"} or (first == "SET" and "PASSWORD" in words):
+    if first in _UNAVAILABLE:
         raise SqlError(f"{first} is not available here.")
     opens = first in _TRANSACTION or (first == "START" and second == "TRANSACTION")
     if not transactions and (opens or (first == "SET" and any("AUTOCOMMIT" in word for word in words))):
         raise SqlError("There are no transactions here: each statement is committed at once. Send the statement alone.")
-    tokens = statement.tokens
-    for token, following in itertools.pairwise(tokens):
+    if first == "SET":
+        _check_set(statement)
+    for token, following in itertools.pairwise(statement.tokens):
         if token.kind in {"word", "name"} and following.text == "(":
             name = token.text.strip("`").upper()
             if name in _SHARED_FUNCTIONS:
                 raise SqlError(f"The function {name} is not available here.")
+
+
+def _check_set(statement: Statement) -> None:
+    """Only variables of the model's own, and those that cannot harm the session, may be set."""
+    words = [token.text.upper().removeprefix("@@").strip("`") for token in statement.tokens]
+    for scope in ("SESSION", "LOCAL"):
+        words = [word.removeprefix(f"{scope}.") for word in words if word != scope]
+    if words[1:2] == ["NAMES"] and words[2:3] and words[2].strip("'\"") in {"UTF8", "UTF8MB4"}:
+        return
+    named = [word for word, after in itertools.pairwise(words) if after in {"=", ":"} and word != ":"]
+    wrong = next((word for word in named if not word.startswith("@") and word not in _SETTABLE), None)
+    if wrong is None and (not named or {"STATEMENT", "GLOBAL", "PERSIST"} & set(words)):
+        wrong = words[1] if len(words) > 1 else "nothing"
+    if wrong is None and any("NO_BACKSLASH" in word for word in words):
+        wrong = "NO_BACKSLASH_ESCAPES"
+    if wrong is not None:
+        known = ", ".join(sorted(_SETTABLE)).lower()
+        raise SqlError(f"{wrong[:60]} cannot be set here. What can be set: @variables, and {known}.")
 
 
 def database_used(statement: Statement) -> str | None:
