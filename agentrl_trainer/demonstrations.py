@@ -1,7 +1,7 @@
 """Demonstrations of a fallible expert: a task's own expert whose moves slip now and then.
 
 >>> from random import Random
->>> slip('{"query": "SELECT age FROM cats"}', ["Table cats: name, age."], Random(1))
+>>> slip('{"query": "SELECT age FROM cats"}', ["Table cats: name, age."], Random(4))
 '{"query": "SELECT name FROM cats"}'
 
 A slip is what a small model does wrong: it copies the neighbour of the right word. A policy that learns from slipping
@@ -48,9 +48,9 @@ def demonstrate(
 
 
 def slip(arguments: str, seen: Sequence[str], rng: random.Random) -> str:
-    """The arguments with one word that was read replaced by another word of the text it was read in.
+    """The arguments with one word that was read replaced by another of the same form, of the text it was read in.
 
-    Unchanged where nothing in them was read, as an empty answer.
+    Unchanged where nothing in them was read or has a neighbour, as an empty answer.
 
     Args:
         arguments: JSON of a tool call.
@@ -63,14 +63,21 @@ def slip(arguments: str, seen: Sequence[str], rng: random.Random) -> str:
     for leaf in _leaves(value):
         for match in WORD.finditer(leaf):
             source = next((words for words in reversed(texts) if match[0] in words), list[str]())
-            if len(source) > 1:
-                found.append((match, [word for word in source if word != match[0]]))
+            others = [word for word in source if word != match[0] and _form(word) == _form(match[0])]
+            if others:
+                found.append((match, others))
     if not found:
         return arguments
     match, others = rng.choice(found)
     leaf = match.string
     changed = leaf[: match.start()] + rng.choice(others) + leaf[match.end() :]
     return json.dumps(_replaced(value, leaf, changed), ensure_ascii=False)
+
+
+def _form(word: str) -> tuple[int, str]:
+    """What kind of word it looks like: a dotted name, a capitalized one, a number, a variable …"""
+    first = "A" if word[0].isupper() else "a" if word[0].isalpha() else "0" if word[0].isdigit() else word[0]
+    return word.count("."), first
 
 
 def _leaves(value: Any) -> Iterator[str]:

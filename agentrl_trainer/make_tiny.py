@@ -1,17 +1,18 @@
 """Builds tiny-fc, the default policy: `python -m agentrl_trainer.make_tiny [--out DIR] [--seed N]`; minutes, one core.
 
-Four steps, each seeded: demonstrations of slipping experts on the real tasks; a tokenizer of their texts; a fresh model
-that learns to copy; a supervised start on the demonstrations. Then both tasks are played on held-out samples, and the
-figures go into the manifest and the model card. The result is meant to be mediocre: good enough to be rewarded, with
-room for reinforcement.
+Each step is seeded: demonstrations of slipping experts on the real tasks, their names changed; a tokenizer of their
+texts; a fresh model that learns to copy; a supervised start on the demonstrations. Then both tasks are played on
+held-out samples, and the figures go into the manifest and the model card. The result is meant to be mediocre: good
+enough to be rewarded, with room for reinforcement.
 
-Not here: the parts (demonstrations.py, tiny_tokenizer.py, copy_pretraining.py, warmstart.py); checks (tiny_asset.py).
+Not here: the parts (demonstrations.py, renaming.py, tiny_tokenizer.py, copy_pretraining.py, warmstart.py).
 """
 
 import argparse
 import importlib.metadata
 import json
 import logging
+import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from agentbench_fc.errors import AgentBenchError, CallerError
 from agentbench_fc.registry import load_task
 from agentrl_trainer.copy_pretraining import STAGES, CopyStage, pretrain_copying
 from agentrl_trainer.demonstrations import demonstrate
+from agentrl_trainer.renaming import Renamer
 from agentrl_trainer.tiny_asset import FOLDER, read_manifest, seal, spec_digest
 from agentrl_trainer.tiny_tokenizer import CONTROL_TOKENS, TAG_TOKENS, train_tokenizer
 from agentrl_trainer.warmstart import Conversation, WarmStart, read_conversations, warm_start
@@ -56,18 +58,20 @@ class Recipe:
     seed: int = 0
     lessons: Mapping[str, Lesson] = field(
         default_factory=lambda: {
-            "db": Lesson(samples=1600, slip_rate=0.3, options={"level": "easy"}),
+            "db": Lesson(samples=1600, slip_rate=0.2, options={"level": "easy"}),
             "kg": Lesson(samples=1600, slip_rate=0.1, options={"level": "easy"}),
         }
     )
+    renamings: int = 2
+    """How often a demonstration is shown, every time with other names in it."""
     vocab_size: int = 1024
     hidden_size: int = 128
-    layers: int = 3
+    layers: int = 2
     heads: int = 4
-    mlp_size: int = 384
+    mlp_size: int = 512
     context: int = 4096
     stages: Sequence[CopyStage] = STAGES
-    start: WarmStart = field(default_factory=lambda: WarmStart(max_steps=400, observations=True))
+    start: WarmStart = field(default_factory=lambda: WarmStart(max_steps=700))
 
 
 def build(recipe: Recipe, out: Path) -> None:
@@ -80,7 +84,7 @@ def build(recipe: Recipe, out: Path) -> None:
 
     torch.manual_seed(recipe.seed)
     with tempfile.TemporaryDirectory(prefix="make-tiny-") as scratch:
-        conversations = demonstrations(recipe, Path(scratch) / "demonstrations.jsonl")
+        conversations = renamed(recipe, demonstrations(recipe, Path(scratch) / "demonstrations.jsonl"))
     tokenizer = make_tokenizer(recipe, conversations)
     model = make_model(recipe, tokenizer)
     reserved = {tokenizer.convert_tokens_to_ids(token) for token in (*CONTROL_TOKENS, *TAG_TOKENS)}
@@ -106,6 +110,13 @@ def demonstrations(recipe: Recipe, file: Path) -> list[Conversation]:
         finally:
             task.close()
     return read_conversations(file)
+
+
+def renamed(recipe: Recipe, conversations: Sequence[Conversation]) -> list[Conversation]:
+    """Each conversation `renamings` times, every time with other names in it."""
+    renamer = Renamer(conversations)
+    rng = random.Random(recipe.seed)
+    return [renamer.rename(each, rng) for _ in range(recipe.renamings) for each in conversations]
 
 
 def make_tokenizer(recipe: Recipe, conversations: Sequence[Conversation]) -> "PreTrainedTokenizerBase":
@@ -149,6 +160,7 @@ def save(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", out: Pa
             parameter.copy_(parameter.to(torch.bfloat16))
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    (out / "model.safetensors").chmod(0o644)  # it is written for its owner alone, and ships in a wheel
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

@@ -48,7 +48,10 @@ def score(
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, dict[float, Score]]:
-    """Plays the first `samples` samples of a split, once each; the same seed gives the same episodes.
+    """Plays the first `samples` samples of a split, once each.
+
+    Draws are seeded, but which requests share a batch is a matter of timing and changes the last bits of log-probs: two
+    runs agree up to a few sampled episodes.
 
     Args:
         folder: Model and tokenizer.
