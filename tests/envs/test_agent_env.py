@@ -175,7 +175,7 @@ def test_bad_reset_options_are_told(options: dict[str, Any], message: str) -> No
         ({"task": 3}, "type int"),
         ({"task": counter_task(), "max_turns": 3}, "takes no options"),
     ],
-    ids=lambda value: str(value)[-40:],
+    ids=lambda value: value if isinstance(value, str) else "",  # an object would be named by its address
 )
 def test_bad_options_are_told_when_the_env_is_made(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(CallerError, match=message):
