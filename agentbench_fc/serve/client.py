@@ -37,7 +37,6 @@ from agentbench_fc.errors import (
 from agentbench_fc.messages import Message, read_agent_messages
 from agentbench_fc.protocol import SampleRef, SessionInfo, WorkerInfo
 from agentbench_fc.record import compare
-from agentbench_fc.rewards import Status
 from agentbench_fc.serve import schema
 from agentbench_fc.serve.faults import SessionLost
 from agentbench_fc.serve.http import encode
@@ -78,7 +77,7 @@ class HttpClient:
         token: What the servers were started with.
         direct: Turns go straight to the workers where they can be reached.
         client_id: Who this is; clients share slots fairly by it. By default a random word.
-        timeout_s: Deadline of a call with all its repeats.
+        timeout_s: Deadline of a call with all its repeats; a start's is longer where `start_wait_s` is.
         attempt_timeout_s: One attempt without an answer is given up after this, and repeated; the work goes on.
         start_wait_s: How long a start may wait for a free slot.
         rebuild: A session whose worker died is played again on another one.
@@ -150,6 +149,8 @@ class HttpClient:
         }
         session, turn = await self._start(start)
         self._sessions[turn.session_id] = session
+        if turn.finish:
+            self._finish(turn.session_id, session)
         return turn
 
     async def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
@@ -174,7 +175,7 @@ class HttpClient:
         session = self._sessions.get(session_id)
         body = {"session_id": session.id if session else session_id, "status": str(status)}
         turn = self._read(session_id, await self._call_session(session, "cancel", body), session)
-        self._sessions.pop(session_id, None)
+        self._finish(session_id, session)
         return turn
 
     async def renew(self, session_id: str) -> SessionInfo:
@@ -288,13 +289,13 @@ class HttpClient:
     async def _start(self, start: dict[str, Any]) -> tuple[_Session, Turn]:
         request_id = secrets.token_hex(8)
         body = {**start, "request_id": request_id, "wait_s": self._start_wait_s}
+        allowed = self._start_wait_s + min(WAIT_MARGIN_S, self._timeout_s)
         try:
             reply = await self._call(
                 "POST",
                 "/v1/start_sample",
                 body,
-                attempt_s=self._start_wait_s + WAIT_MARGIN_S,
-                timeout_s=max(self._timeout_s, self._start_wait_s + WAIT_MARGIN_S),
+                timeout_s=max(self._timeout_s, allowed),
                 mark_retry=True,
             )
         except BaseException as error:
@@ -328,12 +329,8 @@ class HttpClient:
             if self._rebuild and played.turn == session.turn + 1:
                 session.log.append((sent, played))
             session.turn = max(session.turn, played.turn)
-            if played.finish and not session.finished:
-                session.finished = True
-                session.log.clear()
-                self._finished.append(session_id)
-                if len(self._finished) > KEPT_FINISHED:
-                    self._sessions.pop(self._finished.popleft(), None)
+            if played.finish:
+                self._finish(session_id, session)
         return played
 
     async def _play_rebuilt(
@@ -351,6 +348,15 @@ class HttpClient:
         for said, answer in known[1:]:
             self._same(answer, await self._play(session_id, session, said, None), session_id)
         return await self._play(session_id, session, sent, turn)
+
+    def _finish(self, session_id: str, session: _Session | None) -> None:
+        """What is kept of a finished session: little, and not for ever."""
+        if session is not None and not session.finished:
+            session.finished = True
+            session.log.clear()
+            self._finished.append(session_id)
+            if len(self._finished) > KEPT_FINISHED:
+                self._sessions.pop(self._finished.popleft(), None)
 
     def _same(self, before: Turn, now: Turn, session_id: str) -> None:
         if difference := compare(before, now):
@@ -415,7 +421,6 @@ class HttpClient:
         headers: dict[str, str] | None = None,
         repeats: bool = True,
         timeout_s: float | None = None,
-        attempt_s: float | None = None,
         mark_retry: bool = False,
     ) -> Any:
         """One call with its repeats.
@@ -428,6 +433,7 @@ class HttpClient:
         deadline = loop.time() + allowed
         raw = None if body is None else encode(body)
         attempt = 0
+        told: AgentBenchError | None = None
         while True:
             base, extra = self._base(session)
             left = deadline - loop.time()
@@ -436,7 +442,7 @@ class HttpClient:
                     method,
                     base + path,
                     raw,
-                    timeout_s=max(0.001, min(left, attempt_s or self._attempt_s)),
+                    timeout_s=max(0.001, min(left, self._attempt_s)),
                     headers={**(headers or {}), **extra},
                 )
             except NoAnswer as error:
@@ -454,7 +460,7 @@ class HttpClient:
                     mark_retry and isinstance(error, Unavailable) and waited >= self._start_wait_s
                 ):
                     raise
-                last = error
+                last = told = error
             except NotFound as error:
                 if base == self.url or session is None:
                     raise
@@ -465,7 +471,7 @@ class HttpClient:
             gap = RETRY_GAPS_S[min(attempt, len(RETRY_GAPS_S)) - 1] * random.uniform(0.5, 1.0) if attempt else 0.0
             if loop.time() + gap >= deadline:
                 raise InfrastructureError(
-                    f"no usable answer within {allowed:g} s, {attempt} attempts: {last} [{self.url}]."
+                    f"no usable answer within {allowed:g} s, {attempt} attempts: {told or last} [{self.url}]."
                 ) from last
             await asyncio.sleep(gap)
             if mark_retry and body is not None and not body.get("retry"):
@@ -480,8 +486,7 @@ def _opened(reply: dict[str, Any], turn: Turn, start: dict[str, Any]) -> _Sessio
         reply.get("address"),
         reply.get("token"),
         turn.turn,
-        turn.status is not Status.RUNNING,
-        start,
+        start=start,
     )
 
 

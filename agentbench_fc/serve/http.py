@@ -105,7 +105,10 @@ class App:
     """
 
     def __init__(self, routes: list[Route], *, token: str | None = None, limits: Limits | None = None) -> None:
-        self.routes = {route.path: route for route in routes}
+        document = Route(
+            method="GET", path="/openapi.json", handler=self._document, summary="This document.", open=True
+        )
+        self.routes = {route.path: route for route in [*routes, document]}
         self._token = token.encode() if token else None
         self._limits = limits or Limits()
         self._rate = RateLimit(self._limits.rate) if self._limits.rate else None
@@ -152,6 +155,12 @@ class App:
             return error_reply(error, 405, [(b"allow", route.method.encode())])
         body = await self._read(headers, receive) if route.method == "POST" else b""
         return await route.handler(Request(route.path, headers, scope["query_string"], body, session_token))
+
+    async def _document(self, request: Request) -> Reply:
+        """The OpenAPI document of these routes."""
+        from agentbench_fc.serve.openapi import document
+
+        return json_reply(document(self.routes.values(), "server"))
 
     def _authorize(self, route: Route | None, headers: Mapping[bytes, bytes], peer: str) -> bytes:
         """Lets the caller in, or raises; gives the session token that it came with, to be checked by the handler."""

@@ -122,7 +122,7 @@ class Worker(Service):
         body = read_body(schema.CancelRequest, request)
         if body.session_id is not None:
             turn = await self._guard(self._owner(body.session_id, request).cancel(body))
-            return json_reply(schema.turn_fields(turn, tools=False))
+            return json_reply(schema.turn_fields(turn, tools=True))
         if body.request_id is None or request.session_token:
             raise CallerError("neither session_id nor request_id [cancel]. Send one of them.")
         return json_reply({"session_id": await self.take_back(body.request_id)})
