@@ -10,7 +10,7 @@ from agentbench_fc.messages import ToolCall, assistant
 from agentbench_fc.registry import tasks_root
 from agentbench_fc.session import Session
 from agentbench_fc.spec import TaskSpec, load_spec
-from agentbench_fc.tasks.kg.backend import OxigraphBackend
+from agentbench_fc.tasks.kg.backend import Backend, OxigraphBackend
 from agentbench_fc.tasks.kg.episode import Rules
 from agentbench_fc.tasks.kg.expressions import NAMESPACE, And, ArgMax, Count, Entity, Expr, Join
 from agentbench_fc.tasks.kg.schema import Schema
@@ -83,9 +83,9 @@ class RecordingBackend(OxigraphBackend):
         self.queries: list[str] = []
         self.load_lines(ntriples(triples))
 
-    def _ask(self, query: str, variable: str) -> frozenset[str]:
+    def _ask(self, query: str, variable: str, size: int) -> frozenset[str]:
         self.queries.append(query)
-        return super()._ask(query, variable)
+        return super()._ask(query, variable, size)
 
 
 def ntriples(triples: Iterable[Triple]) -> list[str]:
@@ -152,7 +152,7 @@ def film_sample(**changes: Any) -> Sample:
     return Sample("kg/toy/0", 0, "toy", QUESTION | changes)
 
 
-def kg_task(backend: OxigraphBackend, *, profile: str = "default", prompt: str = "default", **rules: Any) -> KGTask:
+def kg_task(backend: Backend, *, profile: str = "default", prompt: str = "default", **rules: Any) -> KGTask:
     spec = kg_spec(profile, prompt)
     rows: Mapping[str, Any] = {"toy": lambda: [(0, QUESTION)]}
     fields = {"backend": backend, "schema": FILM_SCHEMA, "prompts": spec.prompts, "max_turns": spec.max_turns}
@@ -163,7 +163,7 @@ def kg_spec(profile: str = "default", prompt: str = "default") -> TaskSpec:
     return load_spec(tasks_root() / "kg" / "task.yaml", profile=profile, prompt=prompt)
 
 
-def film_session(backend: OxigraphBackend, *, profile: str = "default", **rules: Any) -> Session:
+def film_session(backend: Backend, *, profile: str = "default", **rules: Any) -> Session:
     """A started session about the films, with single rules changed."""
     task = kg_task(backend, profile=profile, **rules)
     session = Session(task, task.samples("toy")[0])

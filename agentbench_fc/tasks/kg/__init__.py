@@ -4,6 +4,7 @@ Not here: prompts, tools and limits (tasks/kg/task.yaml); the turn loop (session
 Source: AgentBench's `kg` task, rebuilt from its documented behaviour; tasks/kg/README.md lists what differs.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,10 @@ def make(
     folder: Path,
     *,
     backend: str = "oxigraph",
+    endpoint: str | None = None,
+    endpoint_graph: str | None = None,
+    on_disk: bool | None = None,
+    query_timeout_s: float | None = None,
     data: str | Path | None = None,
     graph: str | Path | None = None,
     type_check: str | None = None,
@@ -33,11 +38,15 @@ def make(
     Args:
         spec: Tools, limits and texts, resolved.
         folder: The task's data folder.
-        backend: Where the graph is asked; `oxigraph` is embedded.
+        backend: Where the graph is asked: `oxigraph` is embedded, `endpoint` is a SPARQL 1.1 server.
+        endpoint: The server's address, for `endpoint`.
+        endpoint_graph: IRI of the named graph there; None: its default graph.
+        on_disk: Keep the embedded graph in the cache folder instead of memory; None: from 100 MB on.
+        query_timeout_s: A query has so long; None: 20 s.
         data: AgentBench's knowledgegraph folder or one of its JSON files; `agentbench` means
             `$AGENTBENCH_DATA/knowledgegraph`. None: generated questions.
         graph: N-Triples (`.nt`, `.nt.gz`) or a table of subject, relation, object (`.tsv`). None: the generated world.
-            A table without `data` gets generated questions too.
+            A table without `data` gets generated questions too. An endpoint has its graph already.
         type_check: Which intersections are allowed: `subclass`, `strict` or `off`. None: `strict` in the profile
             `agentbench`, else `subclass`.
         one_shot: Show a worked example before the question.
@@ -49,7 +58,7 @@ def make(
     Raises:
         CallerError: an option that does not exist or does not fit.
     """
-    from agentbench_fc.tasks.kg.backend import OxigraphBackend, check_backend
+    from agentbench_fc.tasks.kg.backend import QUERY_TIMEOUT_S, Backend, check_backend
     from agentbench_fc.tasks.kg.episode import MAX_LISTED, Rules
     from agentbench_fc.tasks.kg.example import worked_example
     from agentbench_fc.tasks.kg.generate import SEED, SIZE, generated_world, graph_questions
@@ -58,7 +67,7 @@ def make(
         agentbench_splits,
         find_data,
         find_ontology,
-        load_graph,
+        open_graph,
         read_faults,
         read_ontology,
         read_reverses,
@@ -74,23 +83,43 @@ def make(
         raise CallerError(f"no level {level!r} [task kg]. Generated questions have levels: {', '.join(LEVELS)}.")
     if (data, graph) != (None, None) and (size, world_seed) != (None, None):
         raise CallerError("size and world_seed are for the generated world [task kg]. Leave out data and graph.")
-    store = OxigraphBackend()
+    timeout_s = QUERY_TIMEOUT_S if query_timeout_s is None else query_timeout_s
+    if not 0 < timeout_s < (spec.call_timeout_s or float("inf")):
+        limit = f"{spec.call_timeout_s:g}" if spec.call_timeout_s else "no"
+        raise CallerError(
+            f"query_timeout_s is {timeout_s} [task kg]. A call has {limit} s; a query needs less, above 0."
+        )
+    remote = backend == "endpoint"
+    if remote != (endpoint is not None) or (endpoint_graph is not None and not remote):
+        raise CallerError("backend 'endpoint' and the option endpoint go together [task kg]. Give both, or neither.")
+    if remote and (on_disk is not None or (graph is not None and data is not None)):
+        raise CallerError("an endpoint has its own graph [task kg]. Leave out graph and on_disk.")
+
+    def ask_of(path: Path, reverses: Mapping[str, str] | None = None) -> Backend:
+        if endpoint is None:
+            return open_graph(path, reverses, on_disk=on_disk, timeout_s=timeout_s)
+        from agentbench_fc.tasks.kg.endpoint import EndpointBackend
+
+        return EndpointBackend(endpoint, graph=endpoint_graph, timeout_s=timeout_s)
+
     splits: dict[str, Reader]
     if data is not None:
-        if graph is None:
-            raise CallerError("AgentBench's questions are about Freebase [task kg]. Give graph=<N-Triples file> too.")
+        if graph is None and not remote:
+            raise CallerError(
+                "AgentBench's questions are about Freebase [task kg]. Give graph=<N-Triples file> or an endpoint too."
+            )
         source = find_data(data)
         ontology = find_ontology(source)
         schema = read_ontology(ontology, complete=not parity)
         splits = agentbench_splits(source, read_faults(folder), exclude_suspect=exclude_suspect)
-        load_graph(store, Path(graph), read_reverses(ontology))
+        store = ask_of(Path(graph or ""), read_reverses(ontology))
     else:
         if graph is not None:
             made, schema = graph_questions(Path(graph).expanduser())
-            load_graph(store, Path(graph))
+            store = ask_of(Path(graph))
         else:
             made, schema = generated_world(folder, size=SIZE if size is None else size, seed=world_seed or SEED)
-            store.load(made.graph())
+            store = ask_of(Path() if remote else made.graph())
         splits = {split: partial(made.rows, split) for split in ("train", "dev", "test")}
     rules = Rules(
         backend=store,

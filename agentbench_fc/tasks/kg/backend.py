@@ -7,21 +7,30 @@
 (frozenset({'a.b.c'}), frozenset({'m.02'}))
 
 One backend serves all sessions and threads of a task, read-only. Answers are kept in a bounded cache keyed by the
-expression, which holds nothing of a session. A query that runs cannot be stopped, so each is bounded before it starts:
-expressions have a largest size, their cost is linear in the edges touched (see expressions.py), results have a limit.
+expression, which holds nothing of a session.
 
-Not here: what an expression means (expressions.py); which predicates a model gets to see (schema.py).
+A query of pyoxigraph cannot be stopped. Its cost is at most linear in the triples times the parts of the expression
+(see expressions.py); where that product is small the query runs here, otherwise in a child process that is killed at
+the deadline. Results have a limit.
+
+Not here: what an expression means (expressions.py); a server elsewhere (endpoint.py); which predicates a model gets to
+see (schema.py).
 """
 
-import gzip
-import io
+import os
+import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from agentbench_fc.errors import CallerError, InfrastructureError, did_you_mean
-from agentbench_fc.tasks.kg.expressions import NAMESPACE, Entity, Expr, Join, select, select_predicates  # noqa: F401
+from agentbench_fc.procs import ChildPool, ChildRaised
+from agentbench_fc.tasks.kg.expressions import Entity, Expr, Join, select, select_predicates  # noqa: F401
+from agentbench_fc.tasks.kg.store import ask, load_file, load_lines, new_store, open_folder, triples_of
 
 BackendName = Literal["oxigraph", "endpoint"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -29,10 +38,20 @@ MAX_MEMBERS = 50_000
 """Members of a set; the largest gold answer of AgentBench has 313."""
 MAX_PREDICATES = 5_000
 CACHED_ANSWERS = 2_048
+QUERY_TIMEOUT_S = 20.0
+"""A query has so long; less than a call."""
+CHEAP_STEPS = 6_000_000
+"""Triples times parts of an expression: up to here a query takes a fraction of a second and runs in this process."""
+MAX_CHILDREN = 2
+CHILD_START_S = 120.0
 
 
 class TooMany(Exception):
-    """A set has more than MAX_MEMBERS members."""
+    """A set has more members than a backend gives."""
+
+
+class TooSlow(Exception):
+    """A query took too long and was ended."""
 
 
 class Backend(Protocol):
@@ -44,6 +63,9 @@ class Backend(Protocol):
         """Every relation and attribute that leaves a member of the set.
 
         Raises:
+            TooMany: more than the backend gives.
+            TooSlow: the query was ended at its deadline.
+            TooLarge: the expression is more than the backend can take.
             InfrastructureError: the store does not answer.
         """
         ...
@@ -52,7 +74,9 @@ class Backend(Protocol):
         """The set: entity ids, or the texts of values.
 
         Raises:
-            TooMany: more than MAX_MEMBERS.
+            TooMany: more than MAX_MEMBERS, or than the backend gives.
+            TooSlow: the query was ended at its deadline.
+            TooLarge: the expression is more than the backend can take.
             InfrastructureError: the store does not answer.
         """
         ...
@@ -63,79 +87,114 @@ class Backend(Protocol):
 
 
 class OxigraphBackend:
-    """A graph in memory, asked through pyoxigraph."""
+    """A graph asked through pyoxigraph.
+
+    Args:
+        folder: A store on disk (see store.py), opened read-only; None: an empty one in memory, to be loaded.
+        timeout_s: A query that may take long is ended after so many seconds.
+        cheap_steps: Up to so many triples times parts of an expression, a query runs in this process.
+    """
 
     name = "oxigraph"
 
-    def __init__(self) -> None:
-        import pyoxigraph
-
-        self._store: Any = pyoxigraph.Store()
-        self._format = pyoxigraph.RdfFormat.N_TRIPLES
+    def __init__(
+        self, folder: Path | None = None, *, timeout_s: float = QUERY_TIMEOUT_S, cheap_steps: int = CHEAP_STEPS
+    ) -> None:
+        self._folder = folder
+        self._store = new_store() if folder is None else open_folder(folder)
+        self._triples = 0 if folder is None else triples_of(folder)
+        self._timeout_s = timeout_s
+        self._cheap_steps = cheap_steps
+        self._children: ChildPool | None = None
+        self._dump: weakref.finalize[..., object] | None = None
+        self._making = threading.Lock()
         self.predicates: Callable[[Expr], frozenset[str]] = lru_cache(maxsize=CACHED_ANSWERS)(self._predicates)
         self.members: Callable[[Expr], frozenset[str]] = lru_cache(maxsize=CACHED_ANSWERS)(self._members)
 
-    def load(self, path: Path) -> None:
-        """Adds an N-Triples file, `.nt` or `.nt.gz`."""
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                self._bulk_load(file, str(path))
+    def load(self, source: Path | Callable[[Any], None]) -> None:
+        """Adds an N-Triples file, `.nt` or `.nt.gz`, or what a function puts into the store. Load before you ask."""
+        if isinstance(source, Path):
+            load_file(self._store, source)
         else:
-            with path.open("rb") as file:
-                self._bulk_load(file, str(path))
+            source(self._store)
+        self._triples = len(self._store)
 
     def load_lines(self, lines: Iterable[str]) -> None:
         """Adds lines of N-Triples."""
-        self._bulk_load(io.BytesIO("\n".join(lines).encode()), "lines")
-
-    def _bulk_load(self, file: Any, where: str) -> None:
-        try:
-            self._store.bulk_load(file, format=self._format)
-        except (SyntaxError, ValueError) as error:
-            raise CallerError(f"the graph is not N-Triples: {error} [{where}]. Mend or convert the file.") from error
-        except OSError as error:
-            raise InfrastructureError(f"the graph cannot be read: {error} [{where}]. Check the file.") from error
+        self.load(lambda store: load_lines(store, lines))
 
     def _predicates(self, expr: Expr) -> frozenset[str]:
-        return self._ask(select_predicates(expr, limit=MAX_PREDICATES), "p")
+        return self._ask(select_predicates(expr, limit=MAX_PREDICATES), "p", expr.size)
 
     def _members(self, expr: Expr) -> frozenset[str]:
-        found = self._ask(select(expr, limit=MAX_MEMBERS + 1), "x")
+        found = self._ask(select(expr, limit=MAX_MEMBERS + 1), "x", expr.size)
         if len(found) > MAX_MEMBERS:
             raise TooMany
         return found
 
-    def _ask(self, query: str, variable: str) -> frozenset[str]:
-        try:
-            return frozenset(_plain(row[variable]) for row in self._store.query(query))
-        except (OSError, RuntimeError, SyntaxError, ValueError) as error:
-            raise InfrastructureError(
-                f"the graph gave no answer: {type(error).__name__} [backend oxigraph]. Start the task again."
-            ) from error
+    def _ask(self, query: str, variable: str, size: int) -> frozenset[str]:
+        if self._triples * size <= self._cheap_steps:
+            return ask(self._store, query, variable)
+        return self._ask_child(query, variable)
 
-    def close(self) -> None:
-        """Drops the triples and the cache."""
+    def _ask_child(self, query: str, variable: str) -> frozenset[str]:
+        pool = self._pool()
+        child = pool.pin(timeout_s=self._timeout_s, per_child=1)
+        began = time.monotonic()
+        try:
+            return frozenset(child.call("ask", {"query": query, "variable": variable}, timeout_s=self._timeout_s))
+        except ChildRaised as error:
+            raise InfrastructureError("the graph gave no answer [backend oxigraph]. Start the task again.") from error
+        except InfrastructureError as error:
+            if time.monotonic() - began >= self._timeout_s:
+                raise TooSlow from error
+            raise
+        finally:
+            pool.unpin(child)
+
+    def _pool(self) -> ChildPool:
+        """The children; those of a store in memory load its triples from a file that is written now."""
+        with self._making:
+            if self._children is None:
+                if self._folder is not None:
+                    source = {"folder": str(self._folder)}
+                else:
+                    source = {"triples": str(self._write_dump())}
+                target = "agentbench_fc.tasks.kg.store:Store"
+                self._children = ChildPool(target, MAX_CHILDREN, source, start_timeout_s=CHILD_START_S)
+            return self._children
+
+    def _write_dump(self) -> Path:
         import pyoxigraph
 
-        self._store = pyoxigraph.Store()
+        handle, name = tempfile.mkstemp(prefix="agentbench-fc-kg-", suffix=".nt")
+        os.close(handle)
+        self._dump = weakref.finalize(self, Path(name).unlink, missing_ok=True)
+        try:
+            graph = pyoxigraph.DefaultGraph()
+            self._store.dump(name, format=pyoxigraph.RdfFormat.N_TRIPLES, from_graph=graph)
+        except OSError as error:
+            raise InfrastructureError(f"the graph cannot be written: {error} [{name}]. Free some space.") from error
+        return Path(name)
+
+    def close(self) -> None:
+        """Drops the triples and the cache, and ends the children."""
+        with self._making:
+            children, self._children = self._children, None
+            if self._dump is not None:
+                self._dump()
+        if children is not None:
+            children.close()
+        self._folder, self._triples, self._store = None, 0, new_store()
         self.predicates = lru_cache(maxsize=1)(self._predicates)
         self.members = lru_cache(maxsize=1)(self._members)
 
 
 def check_backend(name: str) -> None:
-    """Refuses a backend that this version does not have.
+    """Refuses a backend that does not exist.
 
     Raises:
-        CallerError: an unknown name, or one that is not built yet.
+        CallerError: an unknown name.
     """
     if name not in BACKENDS:
         raise CallerError(f"no backend {name!r} [task kg]. {did_you_mean(name, BACKENDS)}")
-    if name == "endpoint":
-        raise CallerError(
-            "backend 'endpoint' is not in this version [task kg]. Use 'oxigraph' with graph=<N-Triples file>."
-        )
-
-
-def _plain(term: Any) -> str:
-    """An id without its namespace, or the text of a value (Freebase's dump gives some dates a time zone)."""
-    return str(term.value).removeprefix(NAMESPACE).replace("-08:00", "")

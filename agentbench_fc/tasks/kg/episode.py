@@ -16,7 +16,7 @@ from typing import Any
 from agentbench_fc.episode import Reply, Sample
 from agentbench_fc.messages import Message, system, user
 from agentbench_fc.rewards import Status
-from agentbench_fc.tasks.kg.backend import MAX_MEMBERS, Backend, TooMany
+from agentbench_fc.tasks.kg.backend import MAX_MEMBERS, Backend, TooMany, TooSlow
 from agentbench_fc.tasks.kg.expressions import And, ArgMax, ArgMin, Count, Entity, Expr, Join, TooLarge
 from agentbench_fc.tasks.kg.schema import TOPIC, Schema, TypeCheck
 
@@ -94,6 +94,10 @@ class KGEpisode:
             return Reply(f"Error: {refusal}")
         except TooLarge as error:
             return Reply(f"Error: {name}: {error}. Use an earlier variable.")
+        except TooSlow:
+            return Reply(f"Error: {name}: the graph did not answer in time. Use a smaller set.")
+        except TooMany:
+            return Reply(f"Error: {name}: the graph has too many answers. Use a smaller set.")
 
     def say(self, text: str) -> Reply | None:
         """Takes a textual final answer."""
@@ -235,6 +239,10 @@ class KGEpisode:
             found = self._rules.backend.members(self._variables[int(digits)].expr)
         except TooMany:
             return _ungraded(f"The answer has more than {MAX_MEMBERS} members. The episode has ended.")
+        except TooSlow:
+            return _ungraded("The answer took too long to compute. The episode has ended.")
+        except TooLarge as error:
+            return _ungraded(f"The answer cannot be computed: {error}. The episode has ended.")
         exact = found == gold and bool(gold)
         metrics = {"f1": f1(found, gold), "answer_size": len(found)}
         return Reply(self._rules.prompts["answered"], reward=float(exact), success=exact, done=True, metrics=metrics)

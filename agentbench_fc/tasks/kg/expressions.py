@@ -27,7 +27,7 @@ MAX_SIZE = 40
 
 
 class TooLarge(ValueError):
-    """The expression has more than MAX_SIZE nodes."""
+    """The expression has more than MAX_SIZE nodes, or more than a backend can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,17 @@ def _sized(size: int) -> int:
     return size
 
 
+def depth(expr: Expr) -> int:
+    """How many sets stand within each other."""
+    match expr:
+        case Entity():
+            return 0
+        case And(left=left, right=right):
+            return 1 + max(depth(left), depth(right))
+        case _:
+            return 1 + depth(expr.of)
+
+
 def topics(expr: Expr) -> tuple[str, ...]:
     """The ids of the entities in an expression, in order of first mention."""
     return tuple(dict.fromkeys(_entities(expr)))
@@ -149,8 +160,9 @@ def select(expr: Expr, *, limit: int | None = None) -> str:
     """SPARQL for the members: `?x`."""
     names = _Names()
     body = _members(expr, "?x", names)
-    language = 'FILTER(!isLiteral(?x) || LANG(?x) = "" || LANGMATCHES(LANG(?x), "en"))'
-    return f"SELECT DISTINCT ?x WHERE {{ {body} {language} }}" + (f" LIMIT {limit}" if limit else "")
+    if not _is_number(expr):  # Virtuoso cannot tell the language of a number that it has computed
+        body += ' FILTER(!isLiteral(?x) || LANG(?x) = "" || LANGMATCHES(LANG(?x), "en"))'
+    return f"SELECT DISTINCT ?x WHERE {{ {body} }}" + (f" LIMIT {limit}" if limit else "")
 
 
 def select_predicates(expr: Expr, *, limit: int | None = None) -> str:
@@ -175,9 +187,13 @@ class _Names:
 def _members(expr: Expr, var: str, names: _Names) -> str:
     """A pattern that binds `var` to the members: the raw set without the topic entities."""
     raw = _pattern(expr, var, names)
-    if isinstance(expr, (Entity, Count)):
+    if isinstance(expr, Entity) or _is_number(expr):
         return raw
     return raw + "".join(f" FILTER({var} != {_iri(entity)})" for entity in topics(expr))
+
+
+def _is_number(expr: Expr) -> bool:
+    return isinstance(expr, Count) or (isinstance(expr, And) and _is_number(expr.left))
 
 
 def _pattern(expr: Expr, var: str, names: _Names) -> str:

@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.errors import CallerError
-from agentbench_fc.tasks.kg.backend import OxigraphBackend
+from agentbench_fc.tasks.kg.backend import QUERY_TIMEOUT_S, OxigraphBackend
 from agentbench_fc.tasks.kg.expressions import NAMESPACE
 from agentbench_fc.tasks.kg.schema import TOPIC, Schema
+from agentbench_fc.tasks.kg.store import kept_folder, load_file, load_lines
 from agentbench_fc.tasks.kg.task import Reader, Rows
 
 SPLITS = {"dev.json": "dev", "std.json": "std", "kg_rl_all.json": "train"}
 MISSING_ATTRIBUTE = "topic_server.population_number"
 """Used by gold plans, absent from AgentBench's vocabulary."""
+LARGE_FILE = 100 * 2**20
+"""Bytes; about a million triples, which take 400 MB of memory."""
 _ID = re.compile(r"/?([mfg])[./]([A-Za-z0-9_]+)")
 _RELATION = re.compile(r"[A-Za-z0-9_]+(?:\.{1,2}[A-Za-z0-9_]+)*")
 
@@ -146,8 +149,20 @@ def _above(kind: str, parents: Mapping[str, set[str]]) -> frozenset[str]:
     return frozenset(found - {kind})
 
 
-def load_graph(backend: OxigraphBackend, path: Path, reverses: Mapping[str, str] | None = None) -> None:
-    """Loads N-Triples (`.nt`, `.nt.gz`) or a table of subject, relation, object (`.tsv`, `.txt`) into the backend.
+def open_graph(
+    path: Path,
+    reverses: Mapping[str, str] | None = None,
+    *,
+    on_disk: bool | None = None,
+    timeout_s: float = QUERY_TIMEOUT_S,
+) -> OxigraphBackend:
+    """N-Triples (`.nt`, `.nt.gz`) or a table of subject, relation, object (`.tsv`, `.txt`) as a graph to be asked.
+
+    Args:
+        path: The file.
+        reverses: Relation -> its reverse, for tables.
+        on_disk: Keep the triples in the cache folder instead of memory; None: files above LARGE_FILE bytes.
+        timeout_s: A query has so long.
 
     Raises:
         CallerError: no such file, another format, or a line that is no triple.
@@ -155,14 +170,25 @@ def load_graph(backend: OxigraphBackend, path: Path, reverses: Mapping[str, str]
     path = path.expanduser()
     if not path.is_file():
         raise CallerError(f"no such file: {path} [task kg, graph]. Name an N-Triples or tsv file.")
-    if path.name.endswith((".nt", ".nt.gz")):
-        backend.load(path)
-    elif path.suffix in {".tsv", ".txt"}:
-        backend.load_lines(
-            f"<{NAMESPACE}{s}> <{NAMESPACE}{r}> <{NAMESPACE}{o}> ." for s, r, o in read_table(path, reverses or {})
-        )
-    else:
+    if not path.name.endswith((".nt", ".nt.gz", ".tsv", ".txt")):
         raise CallerError(f"the graph is {path.suffix or 'of no known kind'} [{path}]. Use .nt, .nt.gz or .tsv.")
+    names = reverses or {}
+
+    def fill(store: Any) -> None:
+        if path.name.endswith((".nt", ".nt.gz")):
+            load_file(store, path)
+        else:
+            triples = read_table(path, names)
+            load_lines(store, (f"<{NAMESPACE}{s}> <{NAMESPACE}{r}> <{NAMESPACE}{o}> ." for s, r, o in triples))
+
+    if on_disk is None:
+        on_disk = path.stat().st_size > LARGE_FILE
+    if on_disk:
+        extra = repr((path.suffix, sorted(names.items())))
+        return OxigraphBackend(kept_folder(path, extra, fill), timeout_s=timeout_s)
+    backend = OxigraphBackend(timeout_s=timeout_s)
+    backend.load(fill)
+    return backend
 
 
 def read_table(path: Path, reverses: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

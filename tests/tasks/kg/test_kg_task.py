@@ -114,7 +114,15 @@ def test_the_worked_example_is_a_whole_and_true_dialogue(profile: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"backend": "endpoint"}, "not in this version"),
+        ({"backend": "endpoint"}, "go together"),
+        ({"endpoint": "http://localhost:1/sparql"}, "go together"),
+        ({"endpoint_graph": "http://example.org/g"}, "go together"),
+        ({"backend": "endpoint", "endpoint": "localhost"}, "Give an address"),
+        ({"backend": "endpoint", "endpoint": "http://localhost:99999/"}, "Give an address"),
+        ({"backend": "endpoint", "endpoint": "http://h/", "on_disk": True}, "has its own graph"),
+        ({"backend": "endpoint", "endpoint": "http://h/", "graph": "g.nt", "data": "d"}, "has its own graph"),
+        ({"query_timeout_s": 0}, "needs less"),
+        ({"query_timeout_s": 30}, "needs less"),
         ({"backend": "virtuoso"}, "no backend"),
         ({"type_check": "loose"}, "no type check"),
         ({"level": "eazy"}, "no level"),
