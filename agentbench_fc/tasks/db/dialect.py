@@ -11,7 +11,7 @@ import re
 from typing import Any, cast
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import exp, tokens
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError, TokenError
@@ -26,7 +26,9 @@ _TYPED = {"COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "NULLIF", "ROW_NUMBER
 # sqlglot warns about what it does not know; a library's warnings are the application's to show.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 _FUNCTIONS = MySQL.Parser.FUNCTIONS
-_FUNCTIONS = MySQL.Parser.FUNCTIONS
+_TokenType = cast("Any", tokens).TokenType  # where it is defined differs between releases
+_FOREIGN = {_TokenType.DCOLON, _TokenType.ILIKE}
+"""Operators of other systems, which sqlglot reads in any dialect."""
 
 
 class _MySql(MySQL):
@@ -34,7 +36,15 @@ class _MySql(MySQL):
 
     Parser = cast(
         "Any",  # mypy sees no class in an attribute of a class
-        type("Parser", (MySQL.Parser,), {"FUNCTIONS": {n: f for n, f in _FUNCTIONS.items() if n in _TYPED}}),
+        type(
+            "Parser",
+            (MySQL.Parser,),
+            {
+                "FUNCTIONS": {n: f for n, f in _FUNCTIONS.items() if n in _TYPED},
+                "COLUMN_OPERATORS": {t: f for t, f in MySQL.Parser.COLUMN_OPERATORS.items() if t not in _FOREIGN},
+                "RANGE_PARSERS": {t: f for t, f in MySQL.Parser.RANGE_PARSERS.items() if t not in _FOREIGN},
+            },
+        ),
     )
 
 

@@ -15,6 +15,7 @@ import hashlib
 import math
 import random
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal, InvalidOperation
@@ -304,15 +305,54 @@ def _text(run: Callable[[str], Value]) -> Callable[..., Value]:
     return lambda shim, value: run(to_text(value))
 
 
+def _conv(shim: Shim, value: Value, source: Value, target: Value) -> Value:
+    """CONV: a number from one base to another; what does not belong to it ends it."""
+    old, new = _int(source), _int(target)
+    if not (2 <= abs(old) <= 36 and 2 <= abs(new) <= 36):
+        return None
+    number, text = 0, to_text(value).strip().upper()
+    sign = -1 if text.startswith("-") else 1
+    for mark in text.lstrip("+-"):
+        digit = _DIGITS.find(mark)
+        if not 0 <= digit < abs(old):
+            break
+        number = number * abs(old) + digit
+    number = sign * number if new < 0 else sign * number % 2**64
+    shown, rest = "", abs(number)
+    while rest or not shown:
+        rest, digit = divmod(rest, abs(new))
+        shown = _DIGITS[digit] + shown
+    return f"-{shown}" if number < 0 else shown
+
+
+def _insert(shim: Shim, text: Value, start: Value, length: Value, new: Value) -> Value:
+    old, at, count = to_text(text), _int(start), _int(length)
+    if not 1 <= at <= len(old):
+        return old
+    end = len(old) if count < 0 else at - 1 + count
+    return _bounded(old[: at - 1] + to_text(new) + old[end:])
+
+
+def _round_double(shim: Shim, value: Value, digits: Value = 0) -> Value:
+    """ROUND of a text: MySQL takes it as a double, and a half goes to the even neighbour."""
+    number, places = to_number(value) or 0, max(-30, min(30, _int(digits)))
+    scaled = float(number) * 10.0**places
+    return _whole(round(scaled) / 10.0**places) if abs(scaled) < 2**52 else number
+
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FUNCTIONS: dict[str, Function] = {
     "ABS": Function(_maths(abs), "number", 1, 1),
     "ASCII": Function(_text(lambda t: t.encode()[0] if t else 0), "number", 1, 1),
+    "BIN": Function(lambda shim, v: f"{_int(v) % 2**64:b}", "text", 1, 1),
     "BIT_XOR_OF": Function(lambda shim, a, b: _int(a) ^ _int(b), "number", 2, 2),
     "CEIL": Function(_maths(lambda x: math.ceil(Decimal(repr(x)))), "number", 1, 1),
     "CHAR_CUT": Function(_char_cut, "text", 2, 2),
     "CHAR_LENGTH": Function(_text(len), "number", 1, 1),
     "CONCAT": Function(_concat, "text", 1, 100),
     "CONCAT_WS": Function(_concat_ws, "text", 2, 100, nulls=True),
+    "CONV": Function(_conv, "text", 3, 3),
+    "CRC32": Function(_text(lambda t: zlib.crc32(t.encode("utf-8", "replace"))), "number", 1, 1),
     "DATABASE": Function(lambda shim: DATABASE_NAME, "text", 0, 0),
     "DIV": Function(_int_divide, "number", 2, 2),
     "DIVIDE": Function(divide, "number", 2, 2),
@@ -325,6 +365,7 @@ FUNCTIONS: dict[str, Function] = {
     "FORMAT": Function(_format, "text", 2, 2),
     "GREATEST": Function(_extreme(max), "text", 2, 100),
     "HEX": Function(lambda s, v: f"{v:X}" if isinstance(v, int) else to_text(v).encode().hex().upper(), "text", 1, 1),
+    "INSERT": Function(_insert, "text", 4, 4),
     "INSTR": Function(_instr, "number", 2, 2),
     "ISNULL": Function(lambda shim, v: int(v is None), "number", 1, 1, nulls=True),
     "LEAST": Function(_extreme(min), "text", 2, 100),
@@ -342,6 +383,7 @@ FUNCTIONS: dict[str, Function] = {
     "MD5": Function(_text(lambda t: hashlib.md5(t.encode("utf-8", "replace")).hexdigest()), "text", 1, 1),
     "MOD": Function(_modulo, "number", 2, 2),
     "NUMBER": Function(lambda shim, v: to_number(v), "number", 1, 1),
+    "OCT": Function(lambda shim, v: f"{_int(v) % 2**64:o}", "text", 1, 1),
     "PI": Function(lambda shim: math.pi, "number", 0, 0),
     "POW": Function(_power, "number", 2, 2),
     "RAND": Function(_rand, "number", 0, 1),
@@ -351,8 +393,10 @@ FUNCTIONS: dict[str, Function] = {
     "REVERSE": Function(_text(lambda t: t[::-1]), "text", 1, 1),
     "RIGHT": Function(lambda s, v, n: to_text(v)[-_int(n) :] if _int(n) > 0 else "", "text", 2, 2),
     "ROUND": Function(_round, "number", 1, 2),
+    "ROUND_DOUBLE": Function(_round_double, "number", 1, 2),
     "RPAD": Function(lambda s, v, n, f: _pad(v, n, f, left=False), "text", 3, 3),
     "RTRIM": Function(_text(lambda t: t.rstrip(" ")), "text", 1, 1),
+    "SHA1": Function(_text(lambda t: hashlib.sha1(t.encode("utf-8", "replace")).hexdigest()), "text", 1, 1),
     "SIGN": Function(_maths(lambda x: (x > 0) - (x < 0)), "number", 1, 1),
     "SIGNED": Function(_signed, "number", 1, 1),
     "SPACE": Function(lambda shim, n: _repeat(shim, " ", n), "text", 1, 1),
@@ -375,10 +419,14 @@ ALIASES = {
     "OCTET_LENGTH": "LENGTH",
     "POWER": "POW",
     "SCHEMA": "DATABASE",
+    "SHA": "SHA1",
     "SUBSTR": "SUBSTRING",
     "UCASE": "UPPER",
 }
-INTERNAL = {"BIT_XOR_OF", "CHAR_CUT", "DIV", "DIVIDE", "FLOAT", "LIKE", "NUMBER", "SIGNED", "STRICT_NUMBER", "TEXT"}
+INTERNAL = {
+    "BIT_XOR_OF", "CHAR_CUT", "DIV", "DIVIDE", "FLOAT", "LIKE", "NUMBER", "ROUND_DOUBLE", "SIGNED", "STRICT_NUMBER",
+    "TEXT",
+}  # fmt: skip
 """What the translation puts in itself; a statement cannot name them."""
 
 

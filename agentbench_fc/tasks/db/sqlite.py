@@ -22,6 +22,7 @@ from agentbench_fc.tasks.db import collation, translate
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, Result, Row, SqlError, Table, Value
 from agentbench_fc.tasks.db.dialect import MAX_SQL
 from agentbench_fc.tasks.db.grade import table_hash
+from agentbench_fc.tasks.db.information_schema import COLLATION
 from agentbench_fc.tasks.db.mysql_functions import MAX_MADE, Function, GroupConcat, Shim
 
 MAX_ROWS = 1_000
@@ -46,7 +47,7 @@ _ALLOWED = {
     sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_REINDEX,
 }  # fmt: skip
-_TYPES = {"TEXT": f"TEXT COLLATE {translate.COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
+_TYPES = {"TEXT": f"TEXT COLLATE {COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
 _SHOW_TABLES = re.compile(
     r"SHOW\s+(?:FULL\s+)?TABLES(?:\s+(?:FROM|IN)\s+`?\w+`?)?(?:\s+LIKE\s+['\"](?P<like>[^'\"]*)['\"])?", re.I
 )
@@ -244,7 +245,7 @@ def _connect(shim: Shim) -> sqlite3.Connection:
     # A session's calls come one at a time, but from any thread of a worker's pool. Cached statements would outlive
     # the authorizer's answer.
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
-    connection.create_collation(translate.COLLATION, collation.compare)
+    connection.create_collation(COLLATION, collation.compare)
     for name, function in translate.FUNCTIONS.items():
         # A constant text is made anew for each row, so that MAX_MADE counts what a statement copies.
         constant = function.kind == "number" and name != "RAND"

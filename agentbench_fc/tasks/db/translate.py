@@ -10,7 +10,7 @@ text (a name that does not exist would otherwise be a silent constant).
 Not here: what the functions do (mysql_functions.py); SHOW and DESCRIBE, which never reach SQLite (sqlite.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -19,10 +19,9 @@ from sqlglot import exp
 from agentbench_fc.tasks.db import mysql_dates, mysql_functions
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, SqlError
 from agentbench_fc.tasks.db.dialect import parse, to_mysql, to_sqlite
+from agentbench_fc.tasks.db.information_schema import COLLATION, Schema, collated, information_schema
+from agentbench_fc.tasks.db.shapes import check_groups, one_table
 
-COLLATION = "my_ci"
-Schema = Mapping[str, Mapping[str, str]]
-"""Table -> column -> MySQL type."""
 Verb = Literal["rows", "change", "schema"]
 
 FUNCTIONS = mysql_functions.FUNCTIONS | mysql_dates.FUNCTIONS
@@ -48,6 +47,7 @@ _NUMERIC_NODES = (
 _TEXT_NODES = (
     exp.Anonymous, exp.Literal, exp.Case, exp.If, exp.Coalesce, exp.Paren, exp.Subquery, exp.Max, exp.Min, exp.Nullif,
 )  # fmt: skip
+_WINDOW_FUNCTIONS = {"LAG", "LEAD", "FIRST_VALUE", "LAST_VALUE", "NTH_VALUE", "NTILE", "PERCENT_RANK", "CUME_DIST"}
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 
 
@@ -73,6 +73,8 @@ def translate(sql: str, schema: Schema, *, strict: bool = True) -> Translation:
         if verb is None:
             raise SqlError("This statement cannot be run here. Use SELECT, INSERT, UPDATE, DELETE, SHOW or DESCRIBE.")
         columns = _column_names(tree) if verb == "rows" else ()
+        tree = one_table(tree)
+        check_groups(tree)
         tree = _Rewriter(schema, strict=strict and isinstance(tree, exp.Update)).rewrite(tree)
         return Translation(to_sqlite(tree), verb, columns)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -119,11 +121,14 @@ class _Rewriter:
                 continue
             database, name = node.db, node.name
             if database.lower() == "information_schema":
-                node.replace(_information_schema(name, self._schema, node.alias))
+                node.replace(information_schema(name, self._schema, node.alias))
                 continue
             if database and database != DATABASE_NAME:
                 raise SqlError(f"Unknown database '{database}'. There is only `{DATABASE_NAME}`.")
             node.set("db", None)
+            if name.upper() == "DUAL" and isinstance(node.parent, exp.From) and name not in self._schema:
+                node.parent.pop()
+                continue
             if name in self._schema:
                 for column, kind in self._schema[name].items():
                     self._types.setdefault(column.lower(), set()).add(kind.upper())
@@ -187,6 +192,8 @@ class _Rewriter:
 
     def assignment(self, node: exp.Expression) -> exp.Expression:
         value, kinds = node.expression, self._types.get(node.this.name.lower(), set())
+        if kinds == {"INT"} and self.is_number(value) and not (isinstance(value, exp.Literal) and value.is_int):
+            node.set("expression", _call("ROUND", value))
         if self.is_number(value) and not isinstance(value, exp.Literal) and not any(map(_is_numeric_type, kinds)):
             node.set("expression", _call("TEXT", value))  # 13, where SQLite would write 13.0
         return node
@@ -256,6 +263,8 @@ class _Rewriter:
         written = str(node.this)
         name = _ALIASES.get(written.upper(), written.upper())
         arguments = list(node.expressions)
+        if name in _WINDOW_FUNCTIONS and isinstance(node.parent, exp.Window):
+            return node
         if name == "IFNULL":
             name = "COALESCE"
             return exp.Coalesce(this=arguments[0], expressions=arguments[1:]) if len(arguments) == 2 else _wrong(name)
@@ -269,6 +278,8 @@ class _Rewriter:
             arguments[0] = exp.Literal.string(arguments[0].name)
         if not function.least <= len(arguments) <= function.most:
             return _wrong(written)
+        if name == "ROUND" and not self.is_number(arguments[0]):
+            name = "ROUND_DOUBLE"
         return _call(name, *arguments)
 
     def concatenated(self, node: exp.Expression) -> exp.Expression:
@@ -322,6 +333,8 @@ class _Rewriter:
 
     def created(self, node: exp.Expression) -> exp.Expression:
         kind = str(node.args.get("kind") or "").upper()
+        if kind == "COLUMN" and isinstance(node.parent, exp.Alter):
+            return node
         if kind not in {"TABLE", "INDEX"}:
             raise SqlError(f"{'CREATE' if isinstance(node, exp.Create) else 'DROP'} {kind} is not allowed here.")
         if isinstance(node, exp.Create):
@@ -339,6 +352,21 @@ class _Rewriter:
             node.set("where", exp.Where(this=exp.In(this=exp.column("rowid"), query=exp.Subquery(this=first))))
         node.set("order", None)
         node.set("limit", None)
+        return node
+
+    def counted(self, node: exp.Expression) -> exp.Expression:
+        """COUNT(DISTINCT a, b): rows in which none of them is NULL, by all of them."""
+        inner = node.this
+        if isinstance(inner, exp.Distinct) and len(inner.expressions) > 1:
+            lengths = [
+                _call("CONCAT", _call("LENGTH", part), exp.Literal.string(":"), part) for part in inner.expressions
+            ]
+            inner.set("expressions", [collated(_call("CONCAT", *lengths))])
+        return node
+
+    def cut(self, node: exp.Expression) -> exp.Expression:
+        if isinstance(node.expression, exp.Neg):
+            raise SqlError("You have an error in your SQL syntax: LIMIT and OFFSET take no negative number.")
         return node
 
     def xor(self, node: exp.Expression) -> exp.Expression:
@@ -398,6 +426,8 @@ _RULES: dict[type[exp.Expression] | tuple[type[exp.Expression], ...], _Rule] = {
     exp.ColumnDef: _Rewriter.column_definition,
     (exp.Create, exp.Drop): _Rewriter.created,
     (exp.Update, exp.Delete): _Rewriter.limited,
+    exp.Count: _Rewriter.counted,
+    (exp.Limit, exp.Offset): _Rewriter.cut,
     exp.Xor: _Rewriter.xor,
     exp.RegexpLike: _Rewriter.matched,
     exp.Like: _Rewriter.liked,
@@ -427,13 +457,9 @@ def _shifted(name: str, moment: exp.Expression, interval: exp.Interval) -> exp.E
     return _call(name, moment, interval.this, exp.Literal.string(unit.name.upper() if unit is not None else "DAY"))
 
 
-def _collated(node: exp.Expression) -> exp.Expression:
-    return exp.Collate(this=exp.Paren(this=node), expression=exp.to_identifier(COLLATION))
-
-
 def _comparable(node: exp.Expression) -> exp.Expression:
     """The node with the collation spelled out: SQLite gives it to bare columns alone."""
-    return _collated(node) if isinstance(node, _TEXT_NODES) else node
+    return collated(node) if isinstance(node, _TEXT_NODES) else node
 
 
 def _is_numeric_type(kind: str) -> bool:
@@ -452,22 +478,3 @@ def _is_numeric_type(kind: str) -> bool:
 
 def _is_conditional_drop(node: exp.Table) -> bool:
     return isinstance(node.parent, exp.Drop) and bool(node.parent.args.get("exists"))
-
-
-def _information_schema(name: str, schema: Schema, alias: str) -> exp.Expression:
-    names: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    if name.lower() == "tables":
-        names = ("TABLE_SCHEMA", "TABLE_NAME", "TABLE_TYPE")
-        rows = [(DATABASE_NAME, table, "BASE TABLE") for table in schema]
-    elif name.lower() == "columns":
-        names = ("TABLE_SCHEMA", "TABLE_NAME", "COLUMN_NAME", "DATA_TYPE")
-        rows = [(DATABASE_NAME, t, c, k.lower()) for t, columns in schema.items() for c, k in columns.items()]
-    else:
-        raise SqlError(f"Table 'information_schema.{name[:60]}' is not available here. Use SHOW TABLES or DESCRIBE.")
-    query: exp.Expression | None = None
-    for row in rows or [("",) * len(names)]:
-        values = [exp.alias_(_collated(exp.Literal.string(v)), n, quoted=True) for n, v in zip(names, row, strict=True)]
-        select = exp.Select(expressions=values)
-        query = select if query is None else exp.Union(this=query, expression=select, distinct=False)
-    return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias or name.upper())))
