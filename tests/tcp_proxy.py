@@ -15,6 +15,7 @@ class Proxy:
         self._kind = "nothing"
         self._share = 0.0
         self._random = random.Random(0)
+        self._serving: set[asyncio.Task[None]] = set()
         self.faults = 0
 
     @classmethod
@@ -34,8 +35,16 @@ class Proxy:
     async def aclose(self) -> None:
         assert self._server is not None
         self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._pass_on(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self._strikes("refused"):
                 return

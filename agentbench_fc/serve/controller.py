@@ -450,13 +450,13 @@ class Controller(Service):
         """Asks a worker whether it lives."""
         try:
             answer = await self._link.call("GET", f"{member.address}/healthz", timeout_s=PROBE_TIMEOUT_S)
-            lives = bool(answer["id"] == member.id)  # else another process has its port
+            lives = bool(answer["id"] == member.id)
+            gone = not lives  # another process has its address
         except (AgentBenchError, KeyError, TypeError) as error:
-            gone = isinstance(error, NoAnswer) and not error.sent
-            lives = False
-            if gone and member.state is State.SUSPECT and self.fleet.replaced(member):
-                self.fleet.bury(member, "it was restarted")
-                self._end_waits(member)
+            lives, gone = False, isinstance(error, NoAnswer) and not error.sent and self.fleet.replaced(member)
+        if gone and member.state is State.SUSPECT:
+            self.fleet.bury(member, "it was restarted")
+            self._end_waits(member)
         if lives and member.state is State.SUSPECT:
             self.fleet.answered(member)
             self._pump()

@@ -272,12 +272,11 @@ class Worker(Service):
     def _owner(self, session_id: str, request: Request | None) -> Hosted:
         """The task of a session, if this worker may have it and the caller may use it."""
         worker, _, rest = session_id.partition(".")
-        if request is not None and request.session_token:
-            given = request.session_token
-            if not hmac.compare_digest(given, self.token_of(session_id).encode()):
-                raise Unauthorized(f"the token is not this session's [session {session_id[:80]}]. Use the start's.")
         hosted = self._by_slug.get(rest.rpartition("-")[0])
         if worker == self.worker_id and hosted is not None:
+            given = request.session_token if request is not None else b""
+            if given and not hmac.compare_digest(given, self.token_of(session_id).encode()):
+                raise Unauthorized(f"the token is not this session's [session {session_id[:80]}]. Use the start's.")
             return hosted
         if rest and worker.rpartition("-")[0] == self.config.name:
             raise SessionLost(
