@@ -114,8 +114,8 @@ class Rollout:
 
     max_groups: int = 8
     """Groups in flight at once; each holds `group_size` episodes."""
-    queue_groups: int = 8
-    """Finished groups that may wait for the trainer; a full queue stops admission, nothing is dropped."""
+    queue_groups: int = 4
+    """Finished groups that may wait for the trainer: fewer are fresher. A full queue stops admission and drops nothing."""
     straggler_s: float = 120.0
     """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
     generate_timeout_s: float = 60.0
@@ -237,6 +237,8 @@ class Optimization:
     """Lower clip of the importance ratio."""
     epsilon_high: float = 0.28
     """Upper clip."""
+    delta: float = 4.0
+    """Cap of the ratio where the advantage is negative (dual clip): one stale token must not outweigh a batch."""
     kl: float = 0.0
     """Weight of the KL term against the initial model; above 0 a copy of it is kept."""
 
@@ -248,6 +250,11 @@ class Optimization:
         _check(self.kl, "optimization.kl", "Use 0 or more.", low=0)
         for name in ("epsilon", "epsilon_high"):
             _check(getattr(self, name), f"optimization.{name}", "Use more than 0, e.g. 0.2.", low=0, strict=True)
+        if self.delta <= 1 + self.epsilon_high:
+            raise CallerError(
+                f"delta is {self.delta} [optimization.delta]. "
+                f"It caps what the upper clip leaves: use more than 1 + epsilon_high = {1 + self.epsilon_high:g}."
+            )
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise CallerError(f"{name} is {getattr(self, name)} [optimization.{name}]. Use a value in [0, 1).")

@@ -145,9 +145,8 @@ def _train(
     path = policy_path(config.model)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, config.model.dtype))
     tokenizer = AutoTokenizer.from_pretrained(path)
-    queue = TrajectoryQueue(
-        rollouts, capacity=config.rollout.queue_groups, stall_report_s=config.batch.stall_report_s
-    ).start()
+    # the bounded queue is the rollout side's; here one group more may wait, so that taking a batch costs no round trips
+    queue = TrajectoryQueue(rollouts, capacity=1, stall_report_s=config.batch.stall_report_s).start()
     stack.callback(queue.close)
     folder = snapshot_folder(config.engines.weights_dir, output, _size(model))
     publisher = WeightPublisher(rollouts.publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)

@@ -41,9 +41,9 @@ PRIVATE_NAMES = (
 
 OURS = frozenset(
     {"output_dir", "max_steps", "learning_rate", "warmup_steps", "lr_scheduler_type", "weight_decay", "adam_beta1",
-     "adam_beta2", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "beta", "temperature", "seed", "bf16",
-     "use_cpu", "gradient_checkpointing", "activation_checkpointing",
-     "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
+     "adam_beta2", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "delta", "beta", "temperature", "seed",
+     "bf16", "use_cpu", "gradient_checkpointing", "activation_checkpointing", "gradient_accumulation_steps",
+     "steps_per_generation", "num_iterations",
      "num_generations", "per_device_train_batch_size", "max_completion_length", "save_strategy", "eval_strategy",
      "top_p", "top_k", "min_p", "use_vllm", "scale_rewards"}
 )  # fmt: skip
@@ -93,6 +93,7 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
             loss_type=optimization.loss_type,
             epsilon=optimization.epsilon,
             epsilon_high=optimization.epsilon_high,
+            delta=optimization.delta,
             beta=optimization.kl,
             temperature=config.sampling.temperature,
             seed=config.seed,
