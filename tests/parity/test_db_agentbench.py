@@ -91,7 +91,9 @@ def test_the_labels_win_on_mariadb(mariadb: MysqlBackend, test_data: Path, profi
 DRIVER = {
     "SELECT 1, 1.5, 1e3, 'x', NULL, TRUE": "[(1, Decimal('1.5'), 1000.0, 'x', None, 1)]",
     "SELECT AVG(x), SUM(x) FROM (SELECT 1 AS x UNION SELECT 2) AS t": "[(Decimal('1.5000'), Decimal('3'))]",
-    "SELECT 7/3, 7 DIV 2, 5 % 3, ROUND(2.567, 1), POW(2, 3), 1/0": "[(Decimal('2.3333'), 3, 2, Decimal('2.6'), 8.0, None)]",
+    "SELECT 7/3, 7 DIV 2, 5 % 3, ROUND(2.567, 1), POW(2, 3), 1/0": (
+        "[(Decimal('2.3333'), 3, 2, Decimal('2.6'), 8.0, None)]"
+    ),
     "SELECT CAST('2020-01-02' AS DATE), CAST('2020-01-02 03:04:05' AS DATETIME)": (
         "[(datetime.date(2020, 1, 2), datetime.datetime(2020, 1, 2, 3, 4, 5))]"
     ),

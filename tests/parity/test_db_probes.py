@@ -225,7 +225,108 @@ SELECT AVG(`size`), MAX(city) FROM teams
 SELECT IF(city IS NULL, 'none', city) FROM teams ORDER BY team
 SELECT (SELECT COUNT(*) FROM staff WHERE staff.team = teams.team) AS n FROM teams ORDER BY team
 """.strip().splitlines()
+    yield from (line.replace("FILMS", F) for line in QUESTIONS.strip().splitlines())
 
+
+QUESTIONS = r"""
+SELECT Title, Score FROM FILMS WHERE CAST(Score AS DECIMAL(10,2)) >= 7.5 ORDER BY Title, Released
+SELECT Director, COUNT(*) AS films FROM FILMS GROUP BY Director ORDER BY films DESC, Director LIMIT 3
+SELECT Country, GROUP_CONCAT(Title ORDER BY Title, Year SEPARATOR ', ') FROM FILMS GROUP BY Country ORDER BY Country
+SELECT COUNT(*) FROM FILMS WHERE Year BETWEEN '2000' AND '2015'
+SELECT Title FROM FILMS WHERE LOWER(Title) LIKE LOWER('%ROAD%')
+SELECT Title FROM FILMS WHERE Country = 'france' AND CAST(Year AS UNSIGNED) > 2000
+SELECT AVG(CAST(Score AS DECIMAL(4,2))) FROM FILMS WHERE Country = 'Spain'
+SELECT SUM(CAST(REPLACE(`Gross ($)`, ',', '') AS DECIMAL(15,2))) FROM FILMS WHERE Country LIKE 'Fran%'
+SELECT Title FROM FILMS ORDER BY CAST(Score AS DECIMAL(5,2)) DESC, Title LIMIT 1
+SELECT * FROM FILMS WHERE `Title` = 'Echo' LIMIT 1
+SELECT Year FROM FILMS GROUP BY Year HAVING COUNT(*) = (SELECT COUNT(*) c FROM FILMS GROUP BY Year ORDER BY c LIMIT 1)
+SELECT Title FROM FILMS WHERE Released = (SELECT MAX(Released) FROM FILMS WHERE Released LIKE '____-__-__')
+SELECT COUNT(*) FROM FILMS WHERE `Gross ($)` = 'None' OR `Gross ($)` IS NULL
+SELECT Title FROM FILMS WHERE Director != 'Dee' AND Director != 'Bo Diaz' ORDER BY Title, Released
+SELECT DISTINCT Country FROM FILMS ORDER BY Country
+SELECT COUNT(DISTINCT Director) FROM FILMS
+SELECT MIN(Year), MAX(Year), MAX(Year) - MIN(Year) FROM FILMS
+SELECT Title, Year FROM FILMS WHERE Year > (SELECT Year FROM FILMS WHERE Title = 'Cafe Noir' LIMIT 1)
+SELECT ROUND(AVG(Score), 1) AS avg_score FROM FILMS GROUP BY Year ORDER BY avg_score DESC LIMIT 2
+SELECT Title FROM FILMS WHERE Title REGEXP '^[A-C]'
+SELECT Title FROM FILMS WHERE Director REGEXP '[[:space:]]'
+SELECT SUBSTRING(Released, 1, 4) AS y, COUNT(*) FROM FILMS GROUP BY y ORDER BY y
+SELECT Title FROM FILMS WHERE STR_TO_DATE(Released, '%Y-%m-%d') > '2010-01-01' AND Released LIKE '____-__-__'
+SELECT IF(Score > 7, 'good', 'bad') AS verdict, COUNT(*) FROM FILMS GROUP BY verdict ORDER BY verdict
+SELECT CASE Country WHEN 'USA' THEN 1 WHEN 'Spain' THEN 2 ELSE 3 END AS k, COUNT(*) FROM FILMS GROUP BY k ORDER BY k
+SELECT Title FROM FILMS WHERE TRIM(Title) = 'Padded'
+SELECT CHAR_LENGTH(Title) AS n, Title FROM FILMS ORDER BY n DESC, Title LIMIT 3
+SELECT SUM(CASE WHEN Country = 'USA' THEN 1 ELSE 0 END) / COUNT(*) FROM FILMS
+SELECT SUM(CASE WHEN Country = 'USA' THEN 1 ELSE 0 END) * 100.0 / COUNT(*) AS pct FROM FILMS
+SELECT COUNT(*) * 100 / (SELECT COUNT(*) FROM FILMS) FROM FILMS WHERE Country = 'Spain'
+SELECT t1.Title, t2.Title FROM FILMS t1 JOIN FILMS t2 ON t1.Director = t2.Director AND t1.Title < t2.Title
+SELECT Title FROM FILMS WHERE (Country, Year) IN (('Spain', '2010'), ('USA', '2021')) ORDER BY Title, Released
+SELECT Title FROM FILMS WHERE Year = '2004' UNION SELECT name FROM staff WHERE pay > 100
+SELECT MAX(LENGTH(Title)) FROM FILMS
+SELECT COUNT(*) FROM FILMS WHERE Score REGEXP '^[0-9.]+$'
+SELECT name FROM staff WHERE pay = (SELECT MAX(pay) FROM staff)
+SELECT name, pay FROM staff WHERE pay IS NOT NULL ORDER BY ABS(pay - 90), id LIMIT 2
+SELECT team, COUNT(*) c FROM staff WHERE team IS NOT NULL GROUP BY team HAVING c >= 2 ORDER BY c DESC, team
+SELECT name FROM staff WHERE joined LIKE '2021%' ORDER BY id
+SELECT COUNT(*) FROM staff WHERE MONTH(joined) = 2
+SELECT name, DATEDIFF('2023-01-01', joined) AS days FROM staff WHERE joined IS NOT NULL ORDER BY days
+SELECT DATE_FORMAT(joined, '%Y-%m') AS m, COUNT(*) FROM staff WHERE joined IS NOT NULL GROUP BY m ORDER BY m
+SELECT s.name, b.name AS boss FROM staff s LEFT JOIN staff b ON s.boss = b.id ORDER BY s.id
+SELECT t.city, COUNT(s.id) AS n FROM teams t LEFT JOIN staff s ON s.team = t.team GROUP BY t.city ORDER BY n, t.city
+SELECT t.team FROM teams t LEFT JOIN staff s ON t.team = s.team WHERE s.id IS NULL
+SELECT name FROM staff WHERE team IN (SELECT team FROM teams WHERE city = 'Oslo') ORDER BY id
+SELECT AVG(pay) FROM staff WHERE team = 'Blue'
+SELECT SUM(pay) FROM staff WHERE team = 'Nope'
+SELECT COUNT(*), SUM(pay) FROM staff WHERE 1 = 0
+SELECT name FROM staff ORDER BY name
+SELECT name FROM staff ORDER BY name DESC, id LIMIT 3
+SELECT name FROM staff ORDER BY RAND() LIMIT 0
+SELECT MAX(joined), MIN(joined) FROM staff
+SELECT name FROM staff WHERE pay NOT BETWEEN 0 AND 100 ORDER BY id
+SELECT name FROM staff WHERE NOT (pay > 90 OR team = 'Green') ORDER BY id
+SELECT IFNULL(pay, 0) + 10, IFNULL(team, 'none') FROM staff ORDER BY id
+SELECT COALESCE(team, 'unassigned') AS t, COUNT(*) FROM staff GROUP BY t ORDER BY t
+SELECT UPPER(LEFT(name, 1)), COUNT(*) FROM staff GROUP BY UPPER(LEFT(name, 1)) ORDER BY 1
+SELECT team, name, pay FROM staff s WHERE pay = (SELECT MAX(pay) FROM staff x WHERE x.team = s.team) ORDER BY team
+SELECT team, MAX(pay) - MIN(pay) AS spread FROM staff GROUP BY team ORDER BY spread DESC, team
+SELECT @n := 3
+SELECT VERSION() LIKE '%.%'
+DESC teams
+SHOW FULL TABLES
+SHOW TABLES FROM db
+SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'db'
+SELECT * FROM staff WHERE name = Ann
+SELECT * FROM staff WHERE name = "Ann"
+SELECT 'name' FROM staff LIMIT 1
+SELECT "name" FROM staff LIMIT 1
+SELECT name, FROM staff
+SELECT COUNT(name FROM staff
+SELECT * FROM `staff` s WHERE s.`pay` > 80 AND s.`team` IS NOT NULL ORDER BY s.id
+SELECT staff.name, teams.city FROM staff INNER JOIN teams ON staff.team = teams.team WHERE size > 2 ORDER BY staff.id
+SELECT name FROM staff NATURAL JOIN teams ORDER BY id
+SELECT * FROM staff CROSS JOIN teams WHERE id = 1 ORDER BY city, size
+SELECT FLOOR(AVG(pay)), CEIL(AVG(pay)), ROUND(AVG(pay)), TRUNCATE(AVG(pay), 1) FROM staff
+SELECT CAST(AVG(pay) AS SIGNED), CAST(AVG(pay) AS DECIMAL(10,1)), CAST(AVG(pay) AS CHAR) FROM staff
+SELECT pay, IF(pay IS NULL, -1, pay), NULLIF(pay, 0) FROM staff ORDER BY id
+SELECT MOD(id, 2) AS odd, SUM(pay) FROM staff GROUP BY odd ORDER BY odd
+SELECT id, id & 1, id | 8, id << 1, ~0 & 7 FROM staff WHERE id < 3
+SELECT YEAR('2021-02-03') - YEAR('2000-01-01'), DAYOFWEEK('2021-02-03'), WEEK('2021-02-03'), DAYOFYEAR('2021-02-03')
+SELECT TIME('10:20:30'), HOUR('10:20:30'), MINUTE('10:20:30'), SECOND('10:20:30'), TIME_TO_SEC('00:01:40')
+SELECT '2020-01-01' + INTERVAL 1 MONTH, DATE('2020-05-06 07:08:09'), EXTRACT(YEAR FROM '2020-05-06')
+SELECT TRIM(LEADING '0' FROM '0012'), TRIM(BOTH 'x' FROM 'xxaxx'), LTRIM('  a'), RTRIM('a  ')
+SELECT POSITION('b' IN 'abc'), LOCATE('c', 'abcabc', 4), MID('abcdef', 2, 3), SUBSTR('abcdef', -3)
+SELECT REGEXP_REPLACE('a1b2', '[0-9]', ''), REGEXP_SUBSTR('ab12', '[0-9]+')
+SELECT 5 = 5.0, '5' = 5.0, 'a' < 'B', 'Z' > 'a', 10 > 9, '10' > '9', NULL IS NULL, NULL = 1
+SELECT 0.1 + 0.2, 1.10, 10 / 4, 10 / 5, 1e2, 3 * 1.50, -7 / 2, 100 * 1.1
+SELECT 1.0 / 3, 2 / 3 * 3, 10.5 % 3, 7.5 DIV 2, SQRT(2), POW(2, 0.5)
+SELECT CONCAT(1.50, '|', 7 / 2, '|', 10 / 5, '|', AVG(pay)) FROM staff
+SELECT CONCAT(name, ': ', pay) FROM staff ORDER BY id
+SELECT team, ROUND(SUM(pay) / COUNT(*), 2) FROM staff GROUP BY team ORDER BY team
+SELECT DENSE_RANK() OVER (ORDER BY pay DESC) AS r, name FROM staff WHERE pay IS NOT NULL ORDER BY r, name
+SELECT name FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY team ORDER BY pay DESC) AS n FROM staff) x WHERE n = 1
+SELECT NTILE(2) OVER (ORDER BY id), FIRST_VALUE(name) OVER (ORDER BY id) FROM staff ORDER BY id
+SELECT id, SUM(pay) OVER (ORDER BY id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) FROM staff ORDER BY id
+"""
 
 CHANGES = f"""
 INSERT INTO staff VALUES (8, 'Gus', 'Red', 50, 1, '2023-01-01')
@@ -269,13 +370,62 @@ ALTER TABLE staff RENAME COLUMN pay TO wage
 DROP TABLE teams
 CREATE TABLE copy AS SELECT * FROM staff
 CREATE TABLE staff (a INT)
+INSERT INTO {F} (`Title`, `Year`, `Gross ($)`, `Released`) VALUES ('Nova', '2022', '1,000', '2022-01-01')
+INSERT INTO staff (id, name, team, pay, boss, joined) VALUES (8, 'Hal', 'Red', 75.6, 1, '2024-01-01')
+INSERT INTO staff (id, name, pay) VALUES (8, 'Hal', '75')
+INSERT INTO staff (name, team) SELECT team, city FROM teams
+INSERT IGNORE INTO teams VALUES ('Red', 'Oslo', 3)
+INSERT INTO teams (team, city, size) VALUES ('Pink', NULL, NULL), ('Grey', '', 0)
+INSERT INTO teams VALUES ('Pink', 'Rome', 3, 4)
+INSERT INTO teams (team, size) VALUES ('x', 3.5), ('y', -2.5)
+UPDATE {F} SET Score = Score + 1 WHERE Country = 'Spain'
+UPDATE {F} SET Score = Score * 1.1 WHERE Year = '2010'
+UPDATE {F} SET Year = '2000', Country = 'UK' WHERE Title LIKE '%noir'
+UPDATE {F} SET `Gross ($)` = NULL WHERE `Gross ($)` = 'None'
+UPDATE {F} SET Released = DATE_FORMAT(Released, '%d.%m.%Y') WHERE Year = '1999'
+UPDATE {F} SET Title = TRIM(Title)
+UPDATE {F} SET Score = 10 ORDER BY Title, Released LIMIT 1
+UPDATE staff SET pay = CASE WHEN team = 'Red' THEN pay + 10 ELSE pay - 10 END
+UPDATE staff SET pay = pay / 3 WHERE id < 4
+UPDATE staff SET team = (SELECT team FROM teams ORDER BY size DESC LIMIT 1) WHERE team IS NULL
+UPDATE staff SET joined = DATE_ADD(joined, INTERVAL 1 DAY) WHERE joined IS NOT NULL
+UPDATE staff SET pay = 1, pay = 2 WHERE id = 1
+UPDATE staff, teams SET staff.pay = teams.size WHERE staff.team = teams.team AND teams.city = 'Oslo'
+UPDATE staff SET nope = 3
+UPDATE staff SET pay = 'n/a' WHERE id = 99
+DELETE FROM {F} WHERE Country IN ('Spain', 'USA')
+DELETE FROM {F} WHERE Title LIKE 'Alpha%' AND Score > 7.6
+DELETE FROM staff WHERE id NOT IN (SELECT boss FROM staff WHERE boss IS NOT NULL)
+DELETE FROM staff WHERE joined < '2020-01-01'
+DELETE FROM teams WHERE city IS NULL OR size = 0
+DELETE FROM teams WHERE size = (SELECT MAX(size) FROM teams)
+DELETE teams FROM teams JOIN staff ON teams.team = staff.team WHERE staff.pay > 100
+ALTER TABLE teams ADD COLUMN note VARCHAR(20) DEFAULT 'x'
+ALTER TABLE teams MODIFY size TEXT
+ALTER TABLE teams RENAME TO squads
+RENAME TABLE teams TO squads
+CREATE TABLE copy (a INT, b VARCHAR(10) NOT NULL, c DECIMAL(5,2))
+CREATE TABLE IF NOT EXISTS copy LIKE staff
+CREATE INDEX i ON staff (id)
 """.strip().splitlines()
 
 KNOWN = {
     f"SELECT Title FROM {F} ORDER BY CAST(`Gross ($)` AS UNSIGNED), Title, Released LIMIT 4": "no unsigned numbers",
     f"SELECT AVG(CAST(REPLACE(`Gross ($)`, ',', '') AS UNSIGNED)) FROM {F}": "no unsigned numbers",
-    "SELECT MAX(pay) - MIN(pay), STDDEV(pay), VARIANCE(pay) FROM staff": "no STDDEV, no VARIANCE",
-    "SELECT name FROM staff WHERE name LIKE BINARY 'a%'": "LIKE BINARY ignores capitals",
+    "SELECT team, MAX(pay) - MIN(pay) AS spread FROM staff GROUP BY team ORDER BY spread DESC, team": (
+        "which of two spellings stands for a group"
+    ),
+    "SELECT @n := 3": "no variables",
+    "DESC teams": "no more than name and type of a column",
+    "SELECT YEAR('2021-02-03') - YEAR('2000-01-01'), DAYOFWEEK('2021-02-03'), WEEK('2021-02-03'), "
+    "DAYOFYEAR('2021-02-03')": "no WEEK",
+    "SELECT TIME('10:20:30'), HOUR('10:20:30'), MINUTE('10:20:30'), SECOND('10:20:30'), TIME_TO_SEC('00:01:40')": (
+        "no times of more than a day, and few functions of time"
+    ),
+    "SELECT REGEXP_REPLACE('a1b2', '[0-9]', ''), REGEXP_SUBSTR('ab12', '[0-9]+')": "REGEXP alone",
+    "SELECT 1.0 / 3, 2 / 3 * 3, 10.5 % 3, 7.5 DIV 2, SQRT(2), POW(2, 0.5)": "no exact decimals",
+    "SELECT CONCAT(1.50, '|', 7 / 2, '|', 10 / 5, '|', AVG(pay)) FROM staff": "no exact decimals",
+    "ALTER TABLE teams MODIFY size TEXT": "no change of a column's type",
     "SELECT name FROM staff WHERE pay >= ALL (SELECT pay FROM staff WHERE pay IS NOT NULL)": "no ALL, no ANY",
     "SELECT JSON_EXTRACT('{\"a\": 5}', '$.a')": "no JSON",
 }

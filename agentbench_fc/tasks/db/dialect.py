@@ -6,6 +6,7 @@ can decide about them (translate.py); names are written between backticks, which
 Not here: the meaning of a statement (translate.py); SHOW and DESCRIBE (sqlite.py).
 """
 
+import itertools
 import logging
 import re
 from typing import Any, cast
@@ -17,14 +18,29 @@ from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import SqlglotError, TokenError
 
 from agentbench_fc.tasks.db.backend import SqlError
+from agentbench_fc.tasks.db.statements import read
 
 MAX_SQL = 20_000
 _KINDS = "SELECT, INSERT, UPDATE, DELETE, SHOW or DESCRIBE"
-_WORDS = {"SELECT", "WITH", "(", "INSERT", "REPLACE", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "TRUNCATE"}
+_WORDS = {
+    "SELECT",
+    "WITH",
+    "(",
+    "INSERT",
+    "REPLACE",
+    "UPDATE",
+    "DELETE",
+    "CREATE",
+    "DROP",
+    "ALTER",
+    "TRUNCATE",
+    "RENAME",
+}
 _TYPED = {"COUNT", "SUM", "AVG", "MIN", "MAX", "COALESCE", "NULLIF", "ROW_NUMBER", "RANK", "DENSE_RANK"}
 
 # sqlglot warns about what it does not know; a library's warnings are the application's to show.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
+_RENAME = re.compile(r"RENAME\s+TABLE\s+(`[^`]+`|[\w$]+)\s+TO\s+(`[^`]+`|[\w$]+)\s*;?", re.I)
 _FUNCTIONS = MySQL.Parser.FUNCTIONS
 _TokenType = cast("Any", tokens).TokenType  # where it is defined differs between releases
 _FOREIGN = {_TokenType.DCOLON, _TokenType.ILIKE}
@@ -71,6 +87,9 @@ def parse(sql: str) -> exp.Expression:
     if first not in _WORDS and text[:1] not in {"/", "#", "-"}:
         what = f"{first} statements cannot be run here" if first else "There is no SQL statement in the query"
         raise SqlError(f"{what}. Use {_KINDS}.")
+    text = _RENAME.sub(r"ALTER TABLE \1 RENAME TO \2", text)
+    if first not in {"", "("}:
+        _check_commas(text)
     if first == "REPLACE":  # sqlglot does not know it; it is an INSERT that puts its row in the place of another
         text = "INSERT" + text[len(first) :]
     try:
@@ -90,6 +109,17 @@ def parse(sql: str) -> exp.Expression:
     if not isinstance(tree, exp.Expression) or isinstance(tree, exp.Command):
         raise SqlError(f"This statement cannot be run here. Use {_KINDS}.")
     return tree
+
+
+def _check_commas(text: str) -> None:
+    """Refuses a comma before nothing, which sqlglot lets pass."""
+    try:
+        tokens = read(text).tokens
+    except SqlError:  # for sqlglot to say
+        return
+    for token, following in itertools.pairwise(tokens):
+        if token.text == "," and following.text.upper() in {"FROM", ")", "WHERE"}:
+            raise SqlError(f"You have an error in your SQL syntax near '{following.text}'.")
 
 
 def to_sqlite(tree: exp.Expression) -> str:

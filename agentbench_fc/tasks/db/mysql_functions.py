@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, SqlError, Value
 from agentbench_fc.tasks.db.collation import compare, fold, matches
-from agentbench_fc.tasks.db.pattern import PatternError, Regexp
+from agentbench_fc.tasks.db.pattern import PatternError, Regexp, like
 
 MAX_TEXT = 65_535
 MAX_MADE = 30_000_000
@@ -371,6 +371,7 @@ FUNCTIONS: dict[str, Function] = {
     "LEAST": Function(_extreme(min), "text", 2, 100),
     "LEFT": Function(lambda s, v, n: to_text(v)[: max(0, _int(n))], "text", 2, 2),
     "LENGTH": Function(_text(lambda t: len(t.encode("utf-8", "replace"))), "number", 1, 1),
+    "LIKE_EXACTLY": Function(lambda s, v, p: int(like(to_text(p), to_text(v), exact=True)), "number", 2, 2),
     "LIKE": Function(_like, "number", 2, 3),
     "LN": Function(_logarithm, "number", 1, 1),
     "LOCATE": Function(_locate, "number", 2, 3),
@@ -424,44 +425,10 @@ ALIASES = {
     "UCASE": "UPPER",
 }
 INTERNAL = {
-    "BIT_XOR_OF", "CHAR_CUT", "DIV", "DIVIDE", "FLOAT", "LIKE", "NUMBER", "ROUND_DOUBLE", "SIGNED", "STRICT_NUMBER",
-    "TEXT",
+    "BIT_XOR_OF", "CHAR_CUT", "DIV", "DIVIDE", "FLOAT", "LIKE", "LIKE_EXACTLY", "NUMBER", "ROUND_DOUBLE", "SIGNED",
+    "STRICT_NUMBER", "TEXT",
 }  # fmt: skip
 """What the translation puts in itself; a statement cannot name them."""
-
-
-class GroupConcat:
-    """GROUP_CONCAT as an aggregate: `(value, separator, distinct, key, descending, key, descending, …)` per row."""
-
-    def __init__(self) -> None:
-        self._items: list[tuple[str, tuple[Value, ...]]] = []
-        self._separator = ","
-        self._distinct = False
-        self._descending: tuple[bool, ...] = ()
-
-    def step(self, *arguments: Value) -> None:
-        """Takes one row; NULL values are left out."""
-        value, separator, distinct, *keys = arguments
-        self._separator, self._distinct = to_text(separator), bool(distinct)
-        self._descending = tuple(bool(flag) for flag in keys[1::2])
-        if value is not None:
-            self._items.append((to_text(value), tuple(keys[0::2])))
-
-    def finalize(self) -> str | None:
-        """The joined text, cut where MySQL cuts it."""
-        items = self._items
-        if self._distinct:
-            items = list({fold(item[0]): item for item in reversed(items)}.values())[::-1]
-        for at, descending in reversed(list(enumerate(self._descending))):
-            items = sorted(items, key=lambda item: _sort_key(item[1][at]), reverse=descending)
-        text = self._separator.join(value for value, _ in items)
-        return text.encode()[:GROUP_CONCAT_MAX].decode("utf-8", "ignore") if items else None
-
-
-def _sort_key(value: Value) -> tuple[int, float, str]:
-    if value is None:
-        return (0, 0.0, "")
-    return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, fold(value))
 
 
 def _finite(number: float) -> float | None:

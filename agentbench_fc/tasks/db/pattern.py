@@ -43,14 +43,15 @@ class PatternError(ValueError):
     """The pattern is not a regular expression of the supported kind; the text is for the model."""
 
 
-def like(pattern: str, text: str, escape: str = "\\") -> bool:
-    """MySQL's LIKE: `%` any run, `_` one character, case ignored."""
+def like(pattern: str, text: str, escape: str = "\\", *, exact: bool = False) -> bool:
+    """MySQL's LIKE: `%` any run, `_` one character, case ignored unless `exact`."""
+    seen: Callable[[str], str] = str if exact else str.casefold
     tokens: list[tuple[str, str]] = []
     i = 0
-    folded = pattern.casefold()
+    folded = seen(pattern)
     while i < len(folded):
         char = folded[i]
-        if escape and char == escape.casefold() and i + 1 < len(folded):
+        if escape and char == seen(escape) and i + 1 < len(folded):
             i += 1
             tokens.append(("c", folded[i]))
         elif char == "%":
@@ -59,7 +60,7 @@ def like(pattern: str, text: str, escape: str = "\\") -> bool:
         else:
             tokens.append(("_", "") if char == "_" else ("c", char))
         i += 1
-    subject = text.casefold()
+    subject = seen(text)
     at = token = 0
     star, resume = -1, 0  # the last %, and where its run would have to grow from: never look further back
     while at < len(subject):

@@ -1,6 +1,7 @@
 """What the shape of a statement decides before its parts are translated.
 
 - `one_table`: UPDATE and DELETE over a join, which SQLite does not have, as statements over one table.
+- `spelled_out`: CREATE … LIKE, and fractions on their way into whole-number columns, which MySQL rounds.
 - `check_groups`: MySQL's ONLY_FULL_GROUP_BY: a bare column beside an aggregate must be among the groups.
 
 Not here: the meaning of the parts (translate.py).
@@ -11,6 +12,12 @@ from typing import Any, cast
 from sqlglot import exp
 
 from agentbench_fc.tasks.db.backend import SqlError
+from agentbench_fc.tasks.db.information_schema import Schema
+
+AGGREGATES = {
+    "STD": "s", "STDDEV": "s", "STDDEV_POP": "s", "STDDEV_SAMP": "S", "VARIANCE": "v", "VAR_POP": "v", "VAR_SAMP": "V",
+}  # fmt: skip
+"""Aggregates that sqlglot leaves as they are written: which measure of spread each one is."""
 
 
 def one_table(tree: exp.Expression) -> exp.Expression:
@@ -23,6 +30,30 @@ def one_table(tree: exp.Expression) -> exp.Expression:
         return _update(tree)
     if isinstance(tree, exp.Delete) and isinstance(tree.this, exp.Table) and tree.args.get("tables"):
         return _delete(tree)
+    return tree
+
+
+def spelled_out(tree: exp.Expression, schema: Schema) -> exp.Expression:
+    """The statement with what MySQL does without being told."""
+    properties = tree.args.get("properties") if isinstance(tree, exp.Create) else None
+    like = properties.find(exp.LikeProperty) if properties is not None else None
+    if like is not None and like.this.name in schema:
+        columns = [
+            exp.ColumnDef(this=exp.to_identifier(name, quoted=True), kind=exp.DataType.build(kind))
+            for name, kind in schema[like.this.name].items()
+        ]
+        tree.set("this", exp.Schema(this=tree.this, expressions=columns))
+        tree.set("properties", None)
+    values = tree.args.get("expression") if isinstance(tree, exp.Insert) else None
+    table = tree.find(exp.Table) if isinstance(values, exp.Values) else None
+    if isinstance(values, exp.Values) and table is not None and table.name in schema:
+        kinds = {name.lower(): kind for name, kind in schema[table.name].items()}
+        given = [part.name.lower() for part in tree.this.expressions] or list(kinds)
+        for row in values.expressions:
+            for name, value in zip(given, row.expressions, strict=False):
+                fraction = isinstance(value.unnest(), exp.Literal | exp.Neg) and "." in value.sql()
+                if kinds.get(name) == "INT" and fraction and not value.find(exp.Literal).is_string:
+                    value.replace(exp.Anonymous(this="ROUND", expressions=[value.copy()]))
     return tree
 
 
@@ -59,6 +90,8 @@ def _is_inside(column: exp.Expression, part: exp.Expression, texts: set[str]) ->
     node: Any = column
     while node is not None:
         if isinstance(node, exp.AggFunc | exp.GroupConcat | exp.Subquery | exp.Select | exp.Exists):
+            return True
+        if isinstance(node, exp.Anonymous) and node.name.upper() in AGGREGATES:
             return True
         if node.sql().lower() in texts:
             return True

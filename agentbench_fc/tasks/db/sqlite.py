@@ -19,11 +19,12 @@ from typing import Any
 
 from agentbench_fc.errors import TaskError
 from agentbench_fc.tasks.db import collation, translate
+from agentbench_fc.tasks.db.aggregates import GroupConcat, Spread
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, Result, Row, SqlError, Table, Value
 from agentbench_fc.tasks.db.dialect import MAX_SQL
 from agentbench_fc.tasks.db.grade import table_hash
 from agentbench_fc.tasks.db.information_schema import COLLATION
-from agentbench_fc.tasks.db.mysql_functions import MAX_MADE, Function, GroupConcat, Shim
+from agentbench_fc.tasks.db.mysql_functions import MAX_MADE, Function, Shim
 
 MAX_ROWS = 1_000
 MAX_CELL = 65_535
@@ -49,7 +50,7 @@ _ALLOWED = {
 }  # fmt: skip
 _TYPES = {"TEXT": f"TEXT COLLATE {COLLATION}", "INT": "INTEGER", "DECIMAL": "REAL"}
 _SHOW_TABLES = re.compile(
-    r"SHOW\s+(?:FULL\s+)?TABLES(?:\s+(?:FROM|IN)\s+`?\w+`?)?(?:\s+LIKE\s+['\"](?P<like>[^'\"]*)['\"])?", re.I
+    r"SHOW\s+(?P<full>FULL\s+)?TABLES(?:\s+(?:FROM|IN)\s+`?\w+`?)?(?:\s+LIKE\s+['\"](?P<like>[^'\"]*)['\"])?", re.I
 )
 _SHOW_DATABASES = re.compile(r"SHOW\s+(?:DATABASES|SCHEMAS)", re.I)
 _NAME = r"(?:`?db`?\.)?(?:`(?P<quoted>[^`]+)`|(?P<plain>[\w$]+))"
@@ -216,6 +217,9 @@ class SqliteDatabase:
         if match := _SHOW_TABLES.fullmatch(text):
             pattern = match["like"]
             names = [n for n in self.schema() if pattern is None or collation.matches(pattern, n)]
+            if match["full"]:
+                titles = (f"Tables_in_{DATABASE_NAME}", "Table_type")
+                return Result(titles, tuple((name, "BASE TABLE") for name in names))
             return Result((f"Tables_in_{DATABASE_NAME}",), tuple((name,) for name in names))
         if _SHOW_DATABASES.fullmatch(text):
             return Result(("Database",), ((DATABASE_NAME,),))
@@ -251,6 +255,7 @@ def _connect(shim: Shim) -> sqlite3.Connection:
         constant = function.kind == "number" and name != "RAND"
         connection.create_function(f"my_{name.lower()}", -1, _bound(function, shim), deterministic=constant)
     connection.create_aggregate("my_group_concat", -1, GroupConcat)  # type: ignore[arg-type]
+    connection.create_aggregate("my_spread", 2, Spread)  # type: ignore[arg-type]
     return connection
 
 

@@ -20,7 +20,7 @@ from agentbench_fc.tasks.db import mysql_dates, mysql_functions
 from agentbench_fc.tasks.db.backend import DATABASE_NAME, SqlError
 from agentbench_fc.tasks.db.dialect import parse, to_mysql, to_sqlite
 from agentbench_fc.tasks.db.information_schema import COLLATION, Schema, collated, information_schema
-from agentbench_fc.tasks.db.shapes import check_groups, one_table
+from agentbench_fc.tasks.db.shapes import AGGREGATES, check_groups, one_table, spelled_out
 
 Verb = Literal["rows", "change", "schema"]
 
@@ -73,7 +73,7 @@ def translate(sql: str, schema: Schema, *, strict: bool = True) -> Translation:
         if verb is None:
             raise SqlError("This statement cannot be run here. Use SELECT, INSERT, UPDATE, DELETE, SHOW or DESCRIBE.")
         columns = _column_names(tree) if verb == "rows" else ()
-        tree = one_table(tree)
+        tree = spelled_out(one_table(tree), schema)
         check_groups(tree)
         tree = _Rewriter(schema, strict=strict and isinstance(tree, exp.Update)).rewrite(tree)
         return Translation(to_sqlite(tree), verb, columns)
@@ -132,7 +132,7 @@ class _Rewriter:
             if name in self._schema:
                 for column, kind in self._schema[name].items():
                     self._types.setdefault(column.lower(), set()).add(kind.upper())
-            elif name not in ctes and not created and not _is_conditional_drop(node):
+            elif name not in ctes and not created and not _may_be_missing(node):
                 raise SqlError(f"Table '{name[:60]}' doesn't exist. SHOW TABLES lists those that do.")
 
     def _node(self, node: exp.Expression) -> exp.Expression:
@@ -268,6 +268,8 @@ class _Rewriter:
         if name == "IFNULL":
             name = "COALESCE"
             return exp.Coalesce(this=arguments[0], expressions=arguments[1:]) if len(arguments) == 2 else _wrong(name)
+        if name in AGGREGATES and len(arguments) == 1:
+            return _call("SPREAD", arguments[0], exp.Literal.string(AGGREGATES[name]))
         if name not in FUNCTIONS or name in mysql_functions.INTERNAL:
             raise SqlError(f"FUNCTION {written[:60]} does not exist here.")
         function = FUNCTIONS[name]
@@ -369,6 +371,15 @@ class _Rewriter:
             raise SqlError("You have an error in your SQL syntax: LIMIT and OFFSET take no negative number.")
         return node
 
+    def grouped(self, node: exp.Expression) -> exp.Expression:
+        """GROUP BY and ORDER BY: a text that is made has no collation in SQLite, nor has its alias."""
+        if not isinstance(node.find_ancestor(exp.Select, exp.SetOperation), exp.SetOperation):
+            keys = node.expressions if isinstance(node, exp.Group) else [node.this]
+            for key in keys:
+                if not isinstance(key, exp.Literal | exp.Collate) and not self.is_number(key):
+                    key.replace(collated(key.copy()))
+        return node
+
     def xor(self, node: exp.Expression) -> exp.Expression:
         return exp.NEQ(
             this=exp.Paren(this=exp.Not(this=node.this)), expression=exp.Paren(this=exp.Not(this=node.expression))
@@ -380,7 +391,10 @@ class _Rewriter:
     def liked(self, node: exp.Expression) -> exp.Expression:
         if isinstance(node.parent, exp.Escape):
             return node
-        return _negated(node, _call("LIKE", node.this, node.expression))
+        exact = any(
+            isinstance(side, exp.Collate) and side.expression.name == "BINARY" for side in (node.this, node.expression)
+        )
+        return _negated(node, _call("LIKE_EXACTLY" if exact else "LIKE", node.this, node.expression))
 
     def escaped(self, node: exp.Expression) -> exp.Expression:
         inner = node.this
@@ -427,6 +441,7 @@ _RULES: dict[type[exp.Expression] | tuple[type[exp.Expression], ...], _Rule] = {
     (exp.Create, exp.Drop): _Rewriter.created,
     (exp.Update, exp.Delete): _Rewriter.limited,
     exp.Count: _Rewriter.counted,
+    (exp.Group, exp.Ordered): _Rewriter.grouped,
     (exp.Limit, exp.Offset): _Rewriter.cut,
     exp.Xor: _Rewriter.xor,
     exp.RegexpLike: _Rewriter.matched,
@@ -476,5 +491,6 @@ def _is_numeric_type(kind: str) -> bool:
     }
 
 
-def _is_conditional_drop(node: exp.Table) -> bool:
-    return isinstance(node.parent, exp.Drop) and bool(node.parent.args.get("exists"))
+def _may_be_missing(node: exp.Table) -> bool:
+    parent = node.parent
+    return isinstance(parent, exp.AlterRename) or (isinstance(parent, exp.Drop) and bool(parent.args.get("exists")))
