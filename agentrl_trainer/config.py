@@ -115,7 +115,7 @@ class Rollout:
     max_groups: int = 8
     """Groups in flight at once; each holds `group_size` episodes."""
     queue_groups: int = 4
-    """Finished groups that may wait for the trainer: fewer are fresher. A full queue stops admission and drops nothing."""
+    """Finished groups that may wait for the trainer: fewer are fresher. When full, admission stops; nothing is dropped."""
     straggler_s: float = 120.0
     """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
     generate_timeout_s: float = 60.0
