@@ -5,7 +5,8 @@ Not here: the command line that fills these in (cli.py).
 
 import re
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,8 @@ class WorkerConfig:
     """Task -> options beyond its own list that may come over the wire."""
     token: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
+    clock: Callable[[], float] = time.monotonic
+    """Leases are measured with it."""
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

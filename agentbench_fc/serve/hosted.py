@@ -100,6 +100,7 @@ class Hosted:
             id_prefix=f"{worker_id}.{self.slug}-",
             threads=threads,
             start_limit_s=config.start_timeout_s,
+            clock=config.clock,
             on_end=self._ends,
         )
 

@@ -11,11 +11,12 @@ import hmac
 import logging
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from agentbench_fc.deadlines import CallThreads
-from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, NotFound, Unavailable, did_you_mean
+from agentbench_fc.errors import CallerError, InfrastructureError, NotFound, Unavailable, did_you_mean
 from agentbench_fc.registry import load_task
 from agentbench_fc.serve import schema
 from agentbench_fc.serve.config import WorkerConfig, incarnation
@@ -28,6 +29,9 @@ from agentbench_fc.serve.routes import Service, table
 from agentbench_fc.serve.telemetry import WorkerTelemetry
 
 logger = logging.getLogger(__name__)
+
+KEPT_LOST = 10_000
+"""Sessions ended because they had been reported lost; each is told so when it is asked for."""
 
 
 class Worker(Service):
@@ -55,6 +59,7 @@ class Worker(Service):
         self._secret = secrets.token_bytes(32)
         self._hosted: dict[str, Hosted] = {}
         self._by_slug: dict[str, Hosted] = {}
+        self._lost: OrderedDict[str, None] = OrderedDict()
         self._looks: set[asyncio.Task[None]] = set()
         self.app = App(table(self), token=config.token, limits=config.limits)
 
@@ -229,10 +234,12 @@ class Worker(Service):
     async def end_sessions(self, session_ids: list[str]) -> None:
         """Ends sessions that the controller has reported as lost: nobody will come back for them."""
         for session_id in session_ids:
-            try:
-                await self._owner(session_id, None).client.cancel(session_id)
-            except AgentBenchError as error:
-                logger.info("nothing to end, session=%s: %s", session_id, error)
+            self._lost[session_id] = None  # whoever asks again gets the same answer as before
+            if len(self._lost) > KEPT_LOST:
+                self._lost.popitem(last=False)
+            hosted = self._by_slug.get(session_id.partition(".")[2].rpartition("-")[0])
+            if hosted is not None:
+                hosted.client.drop(session_id, "it had been reported lost while the worker was silent")
 
     def stop(self, *, restart: bool = False) -> None:
         """Asks the process to drain and end."""
@@ -274,6 +281,10 @@ class Worker(Service):
         worker, _, rest = session_id.partition(".")
         hosted = self._by_slug.get(rest.rpartition("-")[0])
         if worker == self.worker_id and hosted is not None:
+            if session_id in self._lost:
+                raise SessionLost(
+                    f"it was reported lost while its worker was silent [session {session_id}]. Start one."
+                )
             given = request.session_token if request is not None else b""
             if given and not hmac.compare_digest(given, self.token_of(session_id).encode()):
                 raise Unauthorized(f"the token is not this session's [session {session_id[:80]}]. Use the start's.")

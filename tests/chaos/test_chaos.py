@@ -154,9 +154,11 @@ async def play(client: HttpClient, target: int) -> str:
 
 
 async def storm(folder: Path, sessions: int, at_once: int, seed: int) -> Counter[str]:
-    async with cluster(4, folder) as made:
+    async with cluster(4, folder) as made, contextlib.AsyncExitStack() as stack:
         clients = [
-            HttpClient(made.url, direct=direct, rebuild=rebuild, timeout_s=60, attempt_timeout_s=3.0, start_wait_s=60)
+            await stack.enter_async_context(
+                HttpClient(made.url, direct=direct, rebuild=rebuild, timeout_s=60, attempt_timeout_s=3, start_wait_s=60)
+            )
             for direct, rebuild in ((True, False), (False, False), (True, True))
         ]
         gate = asyncio.Semaphore(at_once)
@@ -168,8 +170,9 @@ async def storm(folder: Path, sessions: int, at_once: int, seed: int) -> Counter
 
         evil = asyncio.create_task(monkey(made, seed))
         try:
-            async with asyncio.timeout(60 + sessions):
-                await asyncio.gather(*(one(number) for number in range(sessions)))
+            async with asyncio.timeout(60 + sessions), asyncio.TaskGroup() as group:
+                for number in range(sessions):
+                    group.create_task(one(number))
         finally:
             evil.cancel()
             await asyncio.gather(evil, return_exceptions=True)

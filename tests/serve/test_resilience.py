@@ -162,6 +162,8 @@ async def test_a_worker_that_was_silent_ends_what_was_reported_lost() -> None:
             await client.interact(lost, call("submit"), 1)
         await until(lambda: member.state == "alive")
         await until(lambda: served.workers[0].taken == 1)
+        with pytest.raises(SessionLost):  # the same answer as before, not that it was cancelled
+            await client.interact(lost, call("submit"), 1)
         assert await play(client, kept, 1) == 1.0
 
 
