@@ -75,7 +75,7 @@ def slip(arguments: str, seen: Sequence[str], rng: random.Random) -> str:
 
 
 def _form(word: str) -> tuple[int, str]:
-    """What kind of word it looks like: a dotted name, a capitalized one, a number, a variable …"""
+    """What kind of word it looks like: dotted, capitalized, a number, a variable."""
     first = "A" if word[0].isupper() else "a" if word[0].isalpha() else "0" if word[0].isdigit() else word[0]
     return word.count("."), first
 

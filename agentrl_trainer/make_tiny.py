@@ -71,7 +71,7 @@ class Recipe:
     mlp_size: int = 512
     context: int = 4096
     stages: Sequence[CopyStage] = STAGES
-    start: WarmStart = field(default_factory=lambda: WarmStart(max_steps=700))
+    start: WarmStart = field(default_factory=lambda: WarmStart(max_steps=800))
 
 
 def build(recipe: Recipe, out: Path) -> None:
