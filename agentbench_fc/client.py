@@ -31,6 +31,7 @@ from agentbench_fc.episode import Task, Turn
 from agentbench_fc.errors import CallerError, Conflict, Gone, InfrastructureError, NotFound, Unavailable
 from agentbench_fc.leases import Leases
 from agentbench_fc.loaded import LoadedTasks
+from agentbench_fc.opened import Ended, Opened, Slot
 from agentbench_fc.pool import Pool
 from agentbench_fc.protocol import Client, SampleRef, SessionInfo, WorkerInfo
 from agentbench_fc.rewards import Status
@@ -49,39 +50,6 @@ CLOSE_WAIT_S = 10.0
 """`aclose` waits at most so long for sessions that will not end."""
 
 T = TypeVar("T")
-
-
-class _Open:
-    """An open session and what the client knows about it."""
-
-    __slots__ = ("busy", "session", "task", "written")
-
-    def __init__(self, session: Session, task: str) -> None:
-        self.session = session
-        self.task = task
-        self.busy = threading.Lock()
-        self.written = False
-
-
-class _Ended:
-    """What is left of a finished session: its last turn, and for a while its record."""
-
-    __slots__ = ("cancelled", "last", "opened")
-
-    def __init__(self, last: Turn, opened: _Open, *, cancelled: bool) -> None:
-        self.last = last
-        self.cancelled = cancelled
-        """The last turn was not played by the agent."""
-        self.opened: _Open | None = opened
-
-
-class _Slot:
-    """A place that a start holds; it becomes the session's, or is given back, exactly once."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = True
 
 
 class LocalClient:
@@ -137,9 +105,9 @@ class LocalClient:
         self._tasks = LoadedTasks(tasks or {}, self._pool.submit)
         self._transcripts = Path(transcripts) if transcripts is not None else None
         self._lock = threading.Lock()
-        self._open: dict[str, _Open] = {}
-        self._ended: OrderedDict[str, _Ended] = OrderedDict()
-        self._kept: deque[_Ended] = deque()
+        self._open: dict[str, Opened] = {}
+        self._ended: OrderedDict[str, Ended] = OrderedDict()
+        self._kept: deque[Ended] = deque()
         self._starting = 0
         self._counts = {"started": 0, "finished": 0, "expired": 0}
         self._closed = threading.Event()
@@ -189,7 +157,7 @@ class LocalClient:
                 loaded, row, seed=number, session_id=self._new_id(), options=options, threads=self._threads
             )
             turn = session.start()
-            self._admit(_Open(session, task), slot)
+            self._admit(Opened(session, task), slot)
             return turn
 
         return await self._new_session(start, slot)
@@ -201,7 +169,7 @@ class LocalClient:
         by sending the same turn again.
         """
         found = self._find(session_id)
-        if isinstance(found, _Ended):
+        if isinstance(found, Ended):
             if turn is not None and turn == found.last.turn and turn > 0 and not found.cancelled:
                 return found.last
             raise Gone(self._gone_text(found))
@@ -218,7 +186,7 @@ class LocalClient:
     async def cancel(self, session_id: str, status: str = "cancelled") -> Turn:
         """Ends a session; see `Client.cancel`."""
         found = self._find(session_id)
-        if isinstance(found, _Ended):
+        if isinstance(found, Ended):
             return found.last
         entry = found
         return await _answer(self._side.submit(lambda: self._end(entry, status, "cancelled by the client")))
@@ -226,7 +194,7 @@ class LocalClient:
     async def renew(self, session_id: str) -> SessionInfo:
         """Begins the idle time anew; see `Client.renew`."""
         entry = self._find(session_id)
-        if isinstance(entry, _Ended):
+        if isinstance(entry, Ended):
             raise Gone(self._gone_text(entry))
         if not entry.busy.locked():
             self._leases.renew(session_id)
@@ -235,17 +203,17 @@ class LocalClient:
     async def fork(self, session_id: str, turn: int | None = None) -> Turn:
         """A new session from an old one; see `Client.fork`."""
         found = self._find(session_id)
-        entry = found.opened if isinstance(found, _Ended) else found
+        entry = found.opened if isinstance(found, Ended) else found
         if entry is None:
             raise Gone(f"the session has finished and its record was dropped [session {session_id}]. Fork earlier.")
         slot = self._reserve()
 
         def branch() -> Turn:
             child = entry.session.fork(turn, session_id=self._new_id())
-            self._admit(_Open(child, entry.task), slot)
+            self._admit(Opened(child, entry.task), slot)
             return child.last
 
-        if isinstance(found, _Ended):
+        if isinstance(found, Ended):
             return await self._new_session(branch, slot)
         try:
             self._hold(entry)
@@ -388,22 +356,22 @@ class LocalClient:
         shared = self._tasks.get(task, profile, prompt, options or {})
         return await asyncio.shield(asyncio.wrap_future(shared))
 
-    def _reserve(self) -> _Slot:
+    def _reserve(self) -> Slot:
         with self._lock:
             if self._closed.is_set():
                 raise CallerError("the client was closed [client]. Make another one.")
             if self._max_sessions is not None and len(self._open) + self._starting >= self._max_sessions:
                 raise Unavailable(f"all {self._max_sessions} sessions are taken [client]. End one, or try again later.")
             self._starting += 1
-            return _Slot()
+            return Slot()
 
-    def _release(self, slot: _Slot) -> None:
+    def _release(self, slot: Slot) -> None:
         with self._lock:
             self._starting -= slot.held
             slot.held = False
 
     async def _new_session(
-        self, make: Callable[[], Turn], slot: _Slot, after: Callable[[], None] = lambda: None
+        self, make: Callable[[], Turn], slot: Slot, after: Callable[[], None] = lambda: None
     ) -> Turn:
         """Runs `make`, which admits a session, in a slot that is reserved already."""
 
@@ -438,7 +406,7 @@ class LocalClient:
         if entry is not None:
             self._side.submit(lambda: self._end(entry, "cancelled", "the caller went away during the start"))
 
-    def _admit(self, entry: _Open, slot: _Slot) -> None:
+    def _admit(self, entry: Opened, slot: Slot) -> None:
         session = entry.session
         with self._lock:
             closed, late = self._closed.is_set(), not slot.held
@@ -455,7 +423,7 @@ class LocalClient:
             raise CallerError(f"{why} [client]. Make another one.")
         self._settle(entry)
 
-    def _settle(self, entry: _Open) -> None:
+    def _settle(self, entry: Opened) -> None:
         """After a call: a session that finished by it leaves the table, and its record is written."""
         session = entry.session
         if not session.finished:
@@ -469,20 +437,20 @@ class LocalClient:
             except OSError:
                 logger.exception("the transcript was not written, session=%s", session.id)
 
-    def _end(self, entry: _Open, status: str, reason: str) -> Turn:
+    def _end(self, entry: Opened, status: str, reason: str) -> Turn:
         last = entry.session.cancel(status, reason)
         if not entry.session.finished:  # a call of it still runs, and ends it when it returns
             self._bury(entry, last, cancelled=True)
         self._settle(entry)
         return last
 
-    def _bury(self, entry: _Open, last: Turn, *, cancelled: bool) -> None:
+    def _bury(self, entry: Opened, last: Turn, *, cancelled: bool) -> None:
         session_id = entry.session.id
         with self._lock:
             ends = self._open.pop(session_id, None) is not None
             if ends:
                 self._counts["finished"] += 1
-                self._ended[session_id] = _Ended(last, entry, cancelled=cancelled)
+                self._ended[session_id] = Ended(last, entry, cancelled=cancelled)
                 self._kept.append(self._ended[session_id])
                 if len(self._kept) > KEPT_LOGS:
                     self._kept.popleft().opened = None
@@ -494,30 +462,30 @@ class LocalClient:
         if ends and self._on_end is not None:
             self._on_end(entry.session, last)
 
-    def _find(self, session_id: str) -> _Open | _Ended:
+    def _find(self, session_id: str) -> Opened | Ended:
         with self._lock:
             found = self._open.get(session_id) or self._ended.get(session_id)
         if found is None:
             raise NotFound(f"no session {session_id!r} [client]. It never was, or ended long ago; start another one.")
         return found
 
-    def _gone_text(self, ended: _Ended) -> str:
+    def _gone_text(self, ended: Ended) -> str:
         reason = ended.last.metrics.get("reason")
         why = f"{ended.last.status!s}: {reason}" if reason else str(ended.last.status)
         return f"the session has finished as {why} [session {ended.last.session_id}]. Start another one."
 
     # one call at a time
 
-    def _hold(self, entry: _Open) -> None:
+    def _hold(self, entry: Opened) -> None:
         if not entry.busy.acquire(blocking=False):
             raise Conflict(f"another call is under way [session {entry.session.id}]. Wait for its answer.")
         self._leases.hold(entry.session.id)
 
-    def _let_go(self, entry: _Open) -> None:
+    def _let_go(self, entry: Opened) -> None:
         self._leases.renew(entry.session.id)
         entry.busy.release()
 
-    async def _exclusively(self, entry: _Open, fn: Callable[[], Turn]) -> Turn:
+    async def _exclusively(self, entry: Opened, fn: Callable[[], Turn]) -> Turn:
         self._hold(entry)
         try:
             future = self._pool.submit(fn)
@@ -527,7 +495,7 @@ class LocalClient:
         future.add_done_callback(lambda _: self._let_go(entry))  # before the waiter hears of it, and if it is gone
         return await _answer(future)
 
-    def _info(self, entry: _Open) -> SessionInfo:
+    def _info(self, entry: Opened) -> SessionInfo:
         session = entry.session
         return SessionInfo(
             session_id=session.id,

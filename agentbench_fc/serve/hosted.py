@@ -103,6 +103,8 @@ class Hosted:
             clock=config.clock,
             on_end=self._ends,
         )
+        if not given:
+            self.client.adopt(task, ref)
 
     @property
     def slug(self) -> str:

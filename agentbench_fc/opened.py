@@ -1,0 +1,42 @@
+"""What a client remembers of its sessions: the open ones, the ended ones, and the slots of those that start.
+
+Not here: what is done with them (client.py).
+"""
+
+import threading
+
+from agentbench_fc.episode import Turn
+from agentbench_fc.session import Session
+
+
+class Opened:
+    """An open session and what the client knows about it."""
+
+    __slots__ = ("busy", "session", "task", "written")
+
+    def __init__(self, session: Session, task: str) -> None:
+        self.session = session
+        self.task = task
+        self.busy = threading.Lock()
+        self.written = False
+
+
+class Ended:
+    """What is left of a finished session: its last turn, and for a while its record."""
+
+    __slots__ = ("cancelled", "last", "opened")
+
+    def __init__(self, last: Turn, opened: Opened, *, cancelled: bool) -> None:
+        self.last = last
+        self.cancelled = cancelled
+        """The last turn was not played by the agent."""
+        self.opened: Opened | None = opened
+
+
+class Slot:
+    """A place that a start holds; it becomes the session's, or is given back, exactly once."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = True
