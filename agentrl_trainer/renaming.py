@@ -52,13 +52,15 @@ class Renamer:
 
     def rename(self, conversation: Conversation, rng: random.Random) -> Conversation:
         """The conversation with some rare words of its opening replaced everywhere by others, old or made up."""
+        taken = _words(conversation)
         names: dict[str, str] = {}
         for word in _opening_words(conversation):
             if word in self._known and rng.random() < self._share:
                 new = self._made_up(rng) if rng.random() < 0.7 else rng.choice(self._rare)
                 new = new.capitalize() if word[0].isupper() else new.lower()
-                if new not in names.values():
+                if new not in taken:
                     names[word] = new
+                    taken.add(new)
 
         def swap(text: str) -> str:
             return WORD.sub(lambda match: names.get(match[0], match[0]), text)
