@@ -118,6 +118,7 @@ def eval_(
     retries: Annotated[int, typer.Option(help="Further tries of a failed request.")] = 5,
     retry_errors: Annotated[bool, typer.Option("--retry-errors", help="Play episodes without a score again.")] = False,
     transcripts: Annotated[bool, typer.Option("--transcripts", help="Keep the record of each episode.")] = False,
+    url: Annotated[str | None, typer.Option(help="Of a controller whose workers run the sessions.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results and reports; by default below runs/eval/.")
     ] = None,
@@ -151,6 +152,7 @@ def eval_(
         retries=retries,
         retry_errors=retry_errors,
         transcripts=transcripts,
+        url=url,
         out=out or Path("runs/eval") / _slug(f"{player or model}-{'+'.join(task)}-{split}"),
     )
     try:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.client import Client, LocalClient
+from agentbench_fc.connecting import connect
 from agentbench_fc.episode import Sample, Task, Turn
 from agentbench_fc.errors import (
     AgentBenchError,
@@ -89,6 +90,8 @@ class EvalConfig:
     """Plays episodes again that ended without a score."""
     transcripts: bool = False
     """Appends each episode's record to transcripts.jsonl, which `agentbench-fc replay` checks."""
+    url: str | None = None
+    """Of a controller whose workers run the sessions; None: they run in this process."""
 
     def __post_init__(self) -> None:
         for name in ("repeats", "concurrency", "limit"):
@@ -110,6 +113,8 @@ class EvalConfig:
             raise CallerError(f"no player {self.player!r} [eval]. {did_you_mean(self.player, PLAYERS)}")
         if self.parser is not None:
             get_parser(self.parser)
+        if self.url is not None and self.transcripts:
+            raise CallerError("transcripts is given with a url [eval]. Tell the workers where to write them.")
 
     def identity(self) -> dict[str, Any]:
         """What shapes the episodes: results under another identity do not belong together.
@@ -117,7 +122,7 @@ class EvalConfig:
         The address is not part of it, so that a run goes on when its server has moved; speed and patience are neither.
         """
         apart = {"out", "base_url", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s"}
-        apart |= {"retry_errors", "transcripts"}
+        apart |= {"retry_errors", "transcripts", "url"}
         model_only = {"parser", "temperature", "max_tokens", "body"} if self.player else set()
         return {name: value for name, value in asdict(self).items() if name not in apart | model_only}
 
@@ -156,7 +161,9 @@ async def evaluate(
         identity = config.identity() | {"specs": {name: task.spec.digest for name, task in loaded.items()}}
         plan = {name: _chosen(task, config) for name, task in loaded.items()}
         results = stack.enter_context(ResultsFile(config.out / "results.jsonl", identity))
-        if client is None:
+        if client is None and config.url is not None:
+            client = await stack.enter_async_context(connect(config.url))
+        elif client is None:
             client = await stack.enter_async_context(_local(config, given))
         if config.model is not None and config.base_url is not None:
             endpoint = Endpoint(

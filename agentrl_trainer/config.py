@@ -115,7 +115,7 @@ class Rollout:
     max_groups: int = 8
     """Groups in flight at once; each holds `group_size` episodes."""
     queue_groups: int = 4
-    """Finished groups that may wait for the trainer: fewer are fresher. When full, admission stops; nothing is dropped."""
+    """Finished groups that may wait for the trainer; fewer are fresher. When full, admission stops, nothing is lost."""
     straggler_s: float = 120.0
     """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
     generate_timeout_s: float = 60.0
@@ -124,6 +124,8 @@ class Rollout:
     """Deadline for the rollout process and its engines to be ready."""
     retries: int = 2
     """Attempts after the first for an episode that failed by infrastructure, before its member is masked."""
+    url: str = ""
+    """Of a controller (`agentbench-fc serve`) whose workers run the sessions; empty: the rollout process runs them."""
     abnormal_penalty: float = -0.2
     """Reward of an episode that ends abnormally (limits, invalid actions); 0 keeps the raw reward."""
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentbench_fc.client import LocalClient
+from agentbench_fc.client import Client, LocalClient
+from agentbench_fc.connecting import connect
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, did_you_mean
 from agentrl_trainer.chat.template import ChatRenderer
 from agentrl_trainer.config import RunConfig, TaskMix
@@ -45,7 +46,7 @@ class Worker:
     """Everything that runs here; made by `open`."""
 
     def __init__(
-        self, config: RunConfig, client: LocalClient, renderer: ChatRenderer, pool: EnginePool, plan: SamplePlan
+        self, config: RunConfig, client: Client, renderer: ChatRenderer, pool: EnginePool, plan: SamplePlan
     ) -> None:
         self._config = config
         self._client = client
@@ -80,7 +81,8 @@ class Worker:
             InfrastructureError: an engine did not start.
         """
         path = policy_path(config.model)
-        client = LocalClient(max_concurrency=min(64, config.rollout.max_groups * config.group_size))
+        places = min(64, config.rollout.max_groups * config.group_size)
+        client: Client = connect(config.rollout.url) if config.rollout.url else LocalClient(max_concurrency=places)
         engines: list[ProcessEngine] = []
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -325,7 +327,7 @@ def _renderer(path: str, config: RunConfig) -> ChatRenderer:
     return ChatRenderer(path, parser=model.parser, template=model.chat_template, options=model.template_options)
 
 
-async def _samples(client: LocalClient, task: TaskMix, split: str) -> list[str]:
+async def _samples(client: Client, task: TaskMix, split: str) -> list[str]:
     return await client.samples(task.name, split, profile=task.profile, prompt=task.prompt, options=dict(task.options))
 
 
