@@ -52,8 +52,11 @@ class InferenceEngine(Protocol):
 
     name: str
     role: EngineRole
-    version: int
-    """Version of the weights it holds now."""
+
+    @property
+    def version(self) -> int:
+        """Version of the weights it holds now."""
+        ...
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, timeout_s: float) -> Completion:
         """Continues `ids` (T,) by at most `sampling.max_tokens` tokens.
