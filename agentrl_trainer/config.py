@@ -120,7 +120,7 @@ class Rollout:
     """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
     generate_timeout_s: float = 60.0
     """Deadline of one agent turn on an engine; afterwards another engine is tried."""
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 300.0
     """Deadline for the rollout process and its engines to be ready."""
     retries: int = 2
     """Attempts after the first for an episode that failed by infrastructure, before its member is masked."""

@@ -45,6 +45,6 @@ if [ -n "$TORCH_INDEX" ]; then
 else
   pip install --quiet "$TORCH"
 fi
-pip install --quiet -c constraints.txt -e '.[kg,db,train,dev]'
+pip install --quiet -c constraints.txt -e '.[kg,db,serve,train,dev]'
 printf '%s' "$wanted" > "$stamp"
 "$VENV/bin/agentbench-fc" doctor --missing || true

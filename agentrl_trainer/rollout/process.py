@@ -78,7 +78,8 @@ class RolloutProcess:
         """
         logs = self._logs or Path(tempfile.mkdtemp(prefix="agentrl-logs-"))
         self._child = start_child(MODULE, name="rollout process", log=logs / "rollout.log")
-        self._child.socket.settimeout(HEARTBEAT_S)
+        # heartbeats begin when it is ready: on a loaded machine, imports alone may take longer than one may be late
+        self._child.socket.settimeout(max(HEARTBEAT_S, self._config.rollout.start_timeout_s))
         self._receiver = threading.Thread(target=self._receive, args=(self._child,), name="rollout", daemon=True)
         timeout_s = self._config.rollout.start_timeout_s
         try:
@@ -223,6 +224,7 @@ class RolloutProcess:
                 elif op == "beat":
                     self._stats = frame.head["stats"]
                 elif op == "ready":
+                    child.socket.settimeout(HEARTBEAT_S)
                     self._ready.set_result(None)
                 elif op == "failed":
                     failure = error_from_dict(frame.head["error"])
