@@ -17,6 +17,8 @@ VECTOR_ENV = "agentbench_fc.envs.vector:AgentVectorEnv"
 BUILT_IN = {"os": "OS", "db": "DB", "kg": "KG", "alfworld": "ALFWorld", "webshop": "WebShop"}
 """Task id -> its name in Gymnasium. A task that is not in this version yet says so when it is made."""
 GENERIC = "Task"
+MIXED, MIXED_ENV = "Mixed", "agentbench_fc.envs.mixed:MixedVectorEnv"
+"""Several tasks; only as a vector env."""
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +29,10 @@ def register_all(others: Iterable[str]) -> None:
     No `max_episode_steps`: a task ends itself.
     """
     _register(GENERIC, {})
+    _register(MIXED, {}, env=None, vector_env=MIXED_ENV)
     for task, name in BUILT_IN.items():
         _register(name, {"task": task})
-    taken = {GENERIC.lower(), *BUILT_IN}
+    taken = {GENERIC.lower(), MIXED.lower(), *BUILT_IN}
     for task in others:
         if task.lower() in taken:
             logger.warning("another package's task %r has a built-in name and gets no Gymnasium id", task)
@@ -39,7 +42,7 @@ def register_all(others: Iterable[str]) -> None:
             _register(task, {"task": task})
 
 
-def _register(name: str, kwargs: dict[str, str]) -> None:
+def _register(name: str, kwargs: dict[str, str], env: str | None = ENV, vector_env: str = VECTOR_ENV) -> None:
     env_id = f"{NAMESPACE}/{name}-v0"
     if env_id not in gym.registry:
-        gym.register(env_id, entry_point=ENV, vector_entry_point=VECTOR_ENV, kwargs=kwargs)
+        gym.register(env_id, entry_point=env, vector_entry_point=vector_env, kwargs=kwargs)

@@ -31,13 +31,13 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from agentbench_fc.client import LocalClient
 from agentbench_fc.envs.actions import Action, read_action
-from agentbench_fc.envs.choosing import Choice, draw, open_task, read_options
+from agentbench_fc.envs.choosing import Choice, draw, read_options
 from agentbench_fc.envs.env import OWN_OPTIONS, message_lines
 from agentbench_fc.envs.infos import batch_infos
+from agentbench_fc.envs.parts import Settings, all_tools, local_parts, remote_client, remote_part
 from agentbench_fc.envs.scoring import RewardKind, Scoring, info_of
-from agentbench_fc.envs.slots import Result, Slot, Source
+from agentbench_fc.envs.slots import Result, Slot
 from agentbench_fc.envs.spaces import ActionSpace, MessagesSpace
 from agentbench_fc.envs.vector_options import per_env, read_autoreset_mode, read_mask, seeds_of
 from agentbench_fc.episode import Task, Turn
@@ -46,13 +46,12 @@ from agentbench_fc.messages import Message, ToolSpec
 from agentbench_fc.parsers import get_parser
 from agentbench_fc.protocol import Client, SampleRef, SessionInfo, WorkerInfo
 from agentbench_fc.rewards import ABNORMAL_PENALTY
-from agentbench_fc.samples import choose_split
 from agentbench_fc.sync_client import SyncClient
 
 Observation = tuple[Message, ...]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-VECTOR_OPTIONS = (*OWN_OPTIONS, "num_envs", "autoreset_mode", "client", "timeout_s")
+VECTOR_OPTIONS = (*OWN_OPTIONS, "num_envs", "autoreset_mode", "client", "url", "timeout_s")
 CLOSE_WAIT_S = 10.0
 
 
@@ -71,7 +70,8 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
     """Many episodes of one task at once; observations and actions are tuples, one entry per env.
 
     Args:
-        task: An id (`kg`), a path (`my_task.py:TASK`), or a `Task`; with `client` an id that it knows.
+        task: An id (`kg`), a path (`my_task.py:TASK`), or a `Task`; with `client` or `url` an id that it knows. Several
+            of these: env i plays the i-th, and so on from the first (`Mixed-v0` deals them out by weight).
         num_envs: How many.
         split: Where samples are drawn; by default `train`, or the task's only split.
         profile: `default`, or `agentbench` for AgentBench's own rules.
@@ -79,12 +79,13 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         reward: `raw` (in [0, 1], as the task gives it) or `success` (0 or 1 at the end).
         abnormal_penalty: Return of an episode that hits a limit or is invalid; 0 keeps the task's own reward.
         parser: How raw text is read: `hermes`, `glm4`, `llama3`.
-        transcripts: A file, or an existing folder, for the episodes' records; not with `client`.
+        transcripts: A file, or an existing folder, for the episodes' records; not with `client` or `url`.
         render_mode: `ansi`, or none.
         autoreset_mode: When an env whose episode ended starts the next: with the next step (default), within the same
             step, or never (`reset(options={"reset_mask": …})`).
         client: Runs the sessions, e.g. on other machines. A `SyncClient` stays its owner's to close; any other client
             belongs to this env from now on. By default a client of its own, in this process.
+        url: Of a controller (`agentbench-fc serve`) whose workers run the sessions; instead of `client`.
         timeout_s: A call without an answer by then ends its session, as a failure that is no fault of the agent.
         options: Of the task, such as `max_turns=10`.
 
@@ -95,7 +96,7 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
 
     def __init__(
         self,
-        task: str | Task,
+        task: str | Task | Sequence[str | Task],
         num_envs: int = 1,
         *,
         split: str | None = None,
@@ -108,6 +109,7 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         render_mode: str | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         client: Client | SyncClient | None = None,
+        url: str | None = None,
         timeout_s: float = 600.0,
         **options: Any,
     ) -> None:
@@ -119,7 +121,9 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
             )
         if not timeout_s > 0:
             raise CallerError(f"timeout_s is {timeout_s} [vector env]. Use seconds > 0.")
-        if client is not None and transcripts is not None:
+        if url is not None and client is not None:
+            raise CallerError("url and client are given [vector env]. Give one of them.")
+        if (client is not None or url is not None) and transcripts is not None:
             raise CallerError("transcripts is given with a client [vector env]. Tell the client where to write them.")
         self.closed = True  # until everything stands: a half-made env has nothing to close
         self.num_envs = num_envs
@@ -128,35 +132,37 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         self.metadata = {"render_modes": ["ansi"], "render_fps": 1, "autoreset_mode": self.autoreset_mode}
         self._parse = get_parser(parser)
         scoring = Scoring(reward, abnormal_penalty)
-        if client is None:
-            made, owned = open_task(task, profile, prompt, options, VECTOR_OPTIONS)
-            self._split: str | None = choose_split(made, split)
-            made.samples(self._split)
-            name = task if isinstance(task, str) else made.spec.name
-            given = {} if owned else {name: made}
-            local = LocalClient(tasks=given, idle_timeout_s=None, lifetime_s=None, transcripts=transcripts)
-            if owned:
-                local.adopt(made, name, profile=profile, prompt=prompt, options=options)
+        settings = Settings(split=split, profile=profile, prompt=prompt, options=options)
+        tasks = [task] if isinstance(task, str) or not isinstance(task, Sequence) else list(task)
+        if client is None and url is None:
+            local, parts = local_parts(tasks, settings, VECTOR_OPTIONS, transcripts)
             self.client, self._owns_client = SyncClient(local, timeout_s=timeout_s), True
-            self.source = Source(task=name, profile=profile, prompt=prompt, options=options)
-            tools = list(made.spec.tools)
         else:
-            if not isinstance(task, str):
-                raise CallerError("a Task is given with a client [vector env]. Give an id that the client knows.")
-            self._owns_client = not isinstance(client, SyncClient)
-            self.client = client if isinstance(client, SyncClient) else SyncClient(client, timeout_s=timeout_s)
-            self.source = Source(task=task, profile=profile, prompt=prompt, options=options)
-            self._split = split
-            tools = self._ask_for_tools()
-        self._tools: list[ToolSpec] = copy.deepcopy(tools)
+            self.client = remote_client(client, url, timeout_s)
+            self._owns_client = client is not self.client
+            try:
+                parts = [remote_part(self.client, each, settings) for each in tasks]
+            except BaseException:
+                if self._owns_client:
+                    self.client.close()
+                raise
+        self._parts = [parts[place] for place in self._places(len(parts))]
+        """What each env plays."""
         self.single_observation_space = MessagesSpace()
-        self.single_action_space = ActionSpace(tools, parser)
+        self.single_action_space = ActionSpace(all_tools(parts), parser)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.action_space = (
+            batch_space(self.single_action_space, num_envs)
+            if len(parts) == 1
+            else gym.spaces.Tuple([ActionSpace(part.tools, parser) for part in self._parts])
+        )
+        self._tools: list[list[ToolSpec]] = [copy.deepcopy(part.tools) for part in self._parts]
         self._answers: queue.SimpleQueue[tuple[Slot, Future[Any]]] = queue.SimpleQueue()
         arrived = self._answers  # the slots must not hold the env itself
         self._slots = [
-            Slot(i, self.client, self.source, scoring, timeout_s, lambda slot, done: arrived.put((slot, done)))
+            Slot(
+                i, self.client, self._parts[i].source, scoring, timeout_s, lambda slot, done: arrived.put((slot, done))
+            )
             for i in range(num_envs)
         ]
         self._ready: dict[int, tuple[Result, Result | None]] = {}
@@ -281,7 +287,7 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
             if not judged.started:
                 rewards[place] = judged.scored.reward
                 ended[:, place] = judged.scored.terminated, judged.scored.truncated
-            final = {} if end is None else {"final_obs": _observed(end), "final_info": self._info(end)}
+            final = {} if end is None else {"final_obs": _observed(end), "final_info": self._info(number, end)}
             infos.append(final | self._tell(number, result))
         observations = tuple(self._seen[number] for number in ids)
         return Batch(np.array(ids, dtype=np.int64), observations, rewards, ended[0], ended[1], batch_infos(infos))
@@ -300,19 +306,19 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
     # the client's interface, for sessions beside the envs
 
     def start_sample(
-        self, sample: SampleRef | None = None, *, split: str | None = None, seed: int | None = None
+        self, sample: SampleRef | None = None, *, split: str | None = None, seed: int | None = None, env: int = 0
     ) -> Turn:
-        """A session of this task that belongs to no env; drive it by `interact`, end it by `cancel`."""
-        source = self.source
-        default = None if isinstance(sample, str) else self._split
+        """A session of env `env`'s task that belongs to no env; drive it by `interact`, end it by `cancel`."""
+        part = self._parts[self._checked_ids([env])[0]]
+        default = None if isinstance(sample, str) else part.split
         return self.client.start_sample(
-            source.task,
+            part.source.task,
             sample,
             split=split or default,
             seed=seed,
-            profile=source.profile,
-            prompt=source.prompt,
-            options=source.options,
+            profile=part.source.profile,
+            prompt=part.source.prompt,
+            options=part.source.options,
         )
 
     def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
@@ -392,20 +398,20 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
             self._told[number].clear()
         if self.render_mode is not None:
             self._told[number] += [line for message in self._seen[number] for line in message_lines(message)]
-        return self._info(result)
+        return self._info(number, result)
 
     def _note(self, number: int, sent: Sequence[Message]) -> None:
         if self.render_mode is not None:
             self._told[number] += [line for message in sent for line in message_lines(message)]
 
-    def _info(self, result: Result) -> dict[str, Any]:
-        return info_of(result.turn, result.scored, self._tools, result.sample)
+    def _info(self, number: int, result: Result) -> dict[str, Any]:
+        return info_of(result.turn, result.scored, self._tools[number], result.sample)
 
     # checking
 
     def _choice(self, slot: Slot, options: Mapping[str, Any] | None) -> Choice:
         assert slot.rng is not None
-        return read_options(options, self._split, draw(slot.rng)[0])
+        return read_options(options, self._parts[slot.number].split, draw(slot.rng)[0])
 
     def _checked_ids(self, ids: Iterable[int] | None) -> list[int]:
         checked = list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
@@ -419,16 +425,9 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         if self.closed:
             raise gym.error.ClosedEnvironmentError("the vector env was closed. Make another one.")
 
-    def _ask_for_tools(self) -> list[ToolSpec]:
-        """The tools as a session shows them: the task itself may be out of reach."""
-        try:
-            turn = self.start_sample(seed=0)
-            self.client.cancel(turn.session_id)
-        except BaseException:
-            if self._owns_client:
-                self.client.close()
-            raise
-        return turn.tools
+    def _places(self, parts: int) -> list[int]:
+        """Which part each env plays."""
+        return [number % parts for number in range(self.num_envs)]
 
 
 def _observed(result: Result) -> Observation:
