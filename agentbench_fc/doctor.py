@@ -160,13 +160,14 @@ def _kg() -> list[Finding]:
     area = "tasks"
     found = [Finding(area, "kg", "ok", f"backend pyoxigraph {_version('pyoxigraph') or ''}, embedded (the default)")]
     wrapper = _version("SPARQLWrapper")
-    lacks = [] if wrapper else ["SPARQLWrapper"]
+    server = _first_on_path("virtuoso-t")
+    here = f"; {server} is here to serve a graph" if server else ""
     found.append(
         _choice(
             area,
             "kg, endpoint",
-            f"any SPARQL 1.1 endpoint, such as Virtuoso, by SPARQLWrapper {wrapper}",
-            lacks,
+            f"backend endpoint: any SPARQL 1.1 server, by SPARQLWrapper {wrapper}{here}",
+            [] if wrapper else ["SPARQLWrapper"],
             ["pip install 'agentbench-fc[kg]'"],
         )
     )

@@ -1,6 +1,9 @@
 """What a hostile or broken model may send, and what must hold afterwards, whatever the backend."""
 
+import gc
 import json
+import os
+import threading
 
 from kg_toys import FILMS, call, direct_with_bob, film_session, ntriples
 
@@ -105,3 +108,11 @@ def wins(backend: Backend) -> None:
     direct_with_bob(session)
     turn = session.interact([assistant(None, [ToolCall("c", "submit_answer", json.dumps({"variable": "#2"}))])])
     assert (turn.status, turn.reward) == (Status.COMPLETED, 1.0)
+
+
+def held() -> tuple[int, int, int]:
+    """Threads, open files and resident bytes of this process."""
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return threading.active_count(), len(os.listdir("/proc/self/fd")), memory

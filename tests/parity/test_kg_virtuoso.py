@@ -10,8 +10,8 @@ import kg_malice
 import kg_virtuoso
 import pytest
 from conftest import missing
-from kg_malice import attack, overgrow, still_works, wins
-from kg_toys import FILMS, RecordingBackend, call, film_session, ntriples
+from kg_malice import attack, held, overgrow, still_works, wins
+from kg_toys import FILMS, RecordingBackend, call, film_session, kg_task, ntriples
 from kg_virtuoso import Virtuoso
 from kg_witness import Witness, parts
 
@@ -122,34 +122,26 @@ def said(session: Session) -> list[object]:
     return [played.turn.messages for played in session.log] + [session.status, session.raw_reward, session.last.metrics]
 
 
-def compare_plays(tasks: tuple[Task, Task], split: str, step: int) -> tuple[int, int]:
-    """Plays gold plans on both; every observation must be the same. Returns how many were played, and admitted."""
-    embedded, virtuoso = tasks
-    samples = embedded.samples(split)[::step]
-    experts = [make_player("expert", task) for task in tasks]
+@pytest.mark.parametrize(("split", "count", "least"), [("dev", 20, 18), ("std", 150, 140), ("train", 1214, 1150)])
+def test_agentbenchs_plans_are_played_the_same(
+    agentbench: tuple[Task, Task], split: str, count: int, least: int
+) -> None:
+    """Every observation of every gold plan; `least` of them are admitted by the rules to the end."""
+    embedded, virtuoso = agentbench
+    samples = embedded.samples(split)
+    assert len(samples) == count
+    experts = [make_player("expert", task) for task in agentbench]
 
     def both(sample: Sample) -> tuple[Session, Session]:
         return play(embedded, sample, experts[0]), play(virtuoso, sample, experts[1])
 
     with ThreadPoolExecutor(4) as threads:
         sessions = list(threads.map(both, samples))
-    different = [one.sample.id for one, two in sessions if said(one) != said(two)]
-    assert different == []
+    assert [one.sample.id for one, two in sessions if said(one) != said(two)] == []
     refused = sum("Error" in str([played.turn.messages for played in one.log]) for one, _ in sessions)
-    return len(sessions), len(sessions) - refused
-
-
-@pytest.mark.parametrize(("split", "step"), [("dev", 1), ("std", 1), ("train", 4)])
-def test_agentbenchs_plans_are_played_the_same(agentbench: tuple[Task, Task], split: str, step: int) -> None:
-    played, admitted = compare_plays(agentbench, split, step)
-    assert admitted >= 0.9 * played
-
-
-@pytest.mark.full
-def test_all_of_agentbenchs_plans_are_played_the_same(agentbench: tuple[Task, Task]) -> None:
-    played, admitted = compare_plays(agentbench, "train", 1)
-    assert played == 1214
-    assert admitted >= 1150
+    won = sum(one.raw_reward == 1.0 for one, _ in sessions)
+    print(f"{split}: {count - refused} of {count} plans admitted, {won} find their own answer")
+    assert count - refused >= least
 
 
 def test_sessions_are_won_on_a_server(server: Virtuoso, worlds: tuple[Task, Backend, Backend]) -> None:
@@ -259,6 +251,25 @@ def test_a_killed_server_ends_its_sessions_and_no_others(toy: EndpointBackend, s
         call(session, "get_neighbors", variable="Bob", relation="film.actor.film")
         assert "#2" in call(session, "intersection", variable1="#0", variable2="#1")
     wins(toy)
+
+
+def test_a_thousand_sessions_leave_nothing(toy: EndpointBackend) -> None:
+    task = kg_task(toy)
+    expert, sample = make_player("expert", task), task.samples("toy")[0]
+
+    def some(count: int) -> tuple[int, int, int]:
+        for number in range(count):
+            if number % 10 == 0:  # every tenth asks the server, the others find its answers
+                toy.predicates.cache_clear()  # type: ignore[attr-defined]
+                toy.members.cache_clear()  # type: ignore[attr-defined]
+            assert play(task, sample, expert).raw_reward == 1.0
+        return held()
+
+    threads, files, memory = some(100)
+    after = some(1000)
+    assert after[0] <= threads + 1  # a helper thread may stay for the next call
+    assert after[1] <= files
+    assert after[2] - memory < 5e6
 
 
 def test_a_server_that_was_down_for_a_moment_is_asked_again(toy: EndpointBackend, server: Virtuoso) -> None:

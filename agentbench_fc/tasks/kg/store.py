@@ -18,6 +18,7 @@ from typing import Any
 
 from agentbench_fc.cache import cache_dir
 from agentbench_fc.errors import CallerError, InfrastructureError
+from agentbench_fc.tasks.kg.expressions import NAMESPACE
 from agentbench_fc.tasks.kg.values import plain
 
 
@@ -55,17 +56,20 @@ def ask(store: Any, query: str, variable: str) -> frozenset[str]:
         InfrastructureError: the store broke.
     """
     try:
-        terms = (row[variable] for row in store.query(query))
-        return frozenset(plain(term.value, _datatype(term)) for term in terms)
+        terms = [row[variable] for row in store.query(query)]
     except (OSError, RuntimeError, SyntaxError, ValueError) as error:
         raise InfrastructureError(
             f"the graph gave no answer: {type(error).__name__} [backend oxigraph]. Start the task again."
         ) from error
+    return frozenset([_text(term) for term in terms])
 
 
-def _datatype(term: Any) -> str | None:
+def _text(term: Any) -> str:
+    value: str = term.value
+    if value.startswith(NAMESPACE):  # nearly all are ids
+        return value[len(NAMESPACE) :]
     datatype = getattr(term, "datatype", None)
-    return None if datatype is None else str(datatype.value)
+    return plain(value, None if datatype is None else datatype.value)
 
 
 def load_file(store: Any, path: Path) -> None:

@@ -1,13 +1,10 @@
 """Hostile input to the embedded store, in process and in a child; many sessions leave nothing behind."""
 
-import gc
-import os
-import threading
 from collections.abc import Iterator
 
 import kg_malice
 import pytest
-from kg_malice import attack, overgrow, still_works, wins
+from kg_malice import attack, held, overgrow, still_works, wins
 from kg_toys import film_session
 
 from agentbench_fc.players import make_player, play
@@ -43,12 +40,6 @@ def test_a_thousand_sessions_leave_nothing() -> None:
     task = load_task("kg")
     expert = make_player("expert", task)
     samples = task.samples("dev")
-
-    def held() -> tuple[int, int, int]:
-        gc.collect()
-        with open("/proc/self/statm", encoding="ascii") as file:
-            memory = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return threading.active_count(), len(os.listdir("/proc/self/fd")), memory
 
     def some(count: int) -> None:
         assert all(play(task, samples[n % len(samples)], expert).raw_reward == 1.0 for n in range(count))
