@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,17 @@ def test_the_manifest_is_rewritten_as_it_is(tmp_path: Path) -> None:
     write_manifest(tmp_path)
     for name in ("manifest.json", "samples.jsonl"):
         assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
+
+
+@pytest.mark.full
+def test_a_large_world_is_made_within_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path))
+    start = time.process_time()
+    task = load_task("kg", size=20_000)
+    questions = sum(len(task.samples(split)) for split in SPLITS)
+    assert time.process_time() - start < 60
+    assert questions >= 10_000
+    assert task._rules.backend._triples >= 150_000  # type: ignore[attr-defined]
+    expert = make_player("expert", task)
+    assert all(play(task, sample, expert).raw_reward == 1.0 for sample in task.samples("test")[:300])
+    task.close()
