@@ -144,15 +144,17 @@ def _tasks() -> list[Finding]:
 
 def _db() -> list[Finding]:
     area = "tasks"
-    found = [Finding(area, "db", "ok", "backend sqlite, embedded (the default)")]
-    server = _first_on_path("mariadbd", "mysqld")
+    found = [Finding(area, "db", "ok", "backend sqlite, embedded (the default; an approximation of MySQL)")]
+    server = _first_on_path("mariadbd")
     driver = _version("PyMySQL")
     lacks = [text for text, there in (("a MariaDB server", server), ("PyMySQL", driver)) if not there]
     mends = [
-        "apt-get install mariadb-server" if not server else "",
+        "apt-get install -y mariadb-server-core" if not server else "",
         "pip install 'agentbench-fc[db]'" if not driver else "",
     ]
-    found.append(_choice(area, "db, MariaDB", f"backend mariadb: {server}", lacks, mends))
+    found.append(_choice(area, "db, MariaDB", f"backend='mariadb' starts {server}: AgentBench's scores", lacks, mends))
+    address = "AGENTBENCH_FC_DSN is set" if os.environ.get("AGENTBENCH_FC_DSN") else "set AGENTBENCH_FC_DSN"
+    found.append(_choice(area, "db, server", f"backend='dsn': {address}", lacks[-1:] if not driver else [], mends[-1:]))
     return found
 
 

@@ -12,6 +12,9 @@ from agentbench_fc.spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
+WIRE_OPTIONS = ("exclude_suspect", "level")
+"""What clients may set over HTTP: nothing that names a file or a server, or decides how much is built."""
+
 
 def make(
     spec: TaskSpec,
@@ -48,7 +51,7 @@ def make(
     check_level(level, generated_data=data is None)
     made = make_backend(backend, dsn)
     if backend == "sqlite":
-        logger.info("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
+        logger.warning("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
     if data is None:
         return DbTask(spec, partial(generated_rows, folder), list(SIZES), made, level)
     files = readers.find_files(Path(data).expanduser())

@@ -23,7 +23,7 @@ from agentbench_fc.tasks.db.keeper import MODE
 from agentbench_fc.tasks.db.mysql_dates import NOW
 from agentbench_fc.tasks.db.mysql_tables import copied, loading, quoted
 from agentbench_fc.tasks.db.mysql_values import MAX_CELL, cut, decoders, plain
-from agentbench_fc.tasks.db.server import GRANTS, LOST, Connection, Server, Source
+from agentbench_fc.tasks.db.server import GRANTS, LOST, Connection, Server, Source, run
 from agentbench_fc.tasks.db.watchdog import Watch
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ _LAX_MODE = "ONLY_FULL_GROUP_BY,NO_ENGINE_SUBSTITUTION"
 _INTERRUPTED = {1317, 1969, 3024}
 _NO_DATABASE = {1046, 1049}
 _IN_TRANSACTION = 1
+_ROW_VERBS = {"SELECT", "WITH", "INSERT", "REPLACE", "UPDATE", "DELETE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,23 +82,26 @@ class MysqlDatabase:
         self._terms = terms
         self._address = server.address
         self._name = server.name()
-        self._user = False
+        self._loaded = {table.name for table in tables}
+        self._account = f"'{self._name}'@'{server.host_of()}'"
+        self._created = f"`{self._name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
         self._connection: Connection | None = None
         self._running = False
         self._closed = False
         self._leaves_state = False
+        self._reshaped = False
+        """Whether a statement may have made, dropped or replaced a table."""
         self._lock = threading.Lock()
         """Held for moments: to hand the connection over between `execute` and a `close` from another thread."""
+        self._password = secrets.token_hex(12)
         with self._admin() as admin:
             try:
-                admin.query(f"CREATE DATABASE `{self._name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
-                for statement in loading(admin, self._name, tables):
-                    admin.query(statement)
+                run(admin, [f"CREATE DATABASE {self._created}", *self._user(), *loading(admin, self._name, tables)])
             except _driver_error() as error:
                 if error.args and error.args[0] in LOST:
                     raise
                 with contextlib.suppress(_driver_error()):
-                    admin.query(f"DROP DATABASE IF EXISTS `{self._name}`")
+                    run(admin, self._dropping())
                 raise TaskError(
                     f"a table cannot be made: {self._masked(str(error.args[-1]))} [db]. The sample's data are wrong."
                 ) from error
@@ -113,6 +117,7 @@ class MysqlDatabase:
             return Result(changed=0)
         connection = self._connect()
         self._leaves_state |= statement.leaves_state
+        self._reshaped |= statement.first not in _ROW_VERBS
         quota = None if self._address.data is None else (self._address.data / self._name, QUOTA)
         watch = self._server.watch(connection.thread_id(), self._terms.deadline_s, quota)
         with self._lock:
@@ -173,6 +178,7 @@ class MysqlDatabase:
         if self._leaves_state:
             return None
         copy = MysqlDatabase(self._server, (), self._terms)
+        copy._reshaped = True
         try:
             with self._admin() as admin:
                 if not copied(admin, self._name, copy._name):
@@ -198,16 +204,21 @@ class MysqlDatabase:
                 connection.close()
         try:
             with self._admin() as admin:
-                if self._user:
-                    admin.query(f"DROP USER IF EXISTS '{self._name}'@'{self._server.host_of()}'")
                 self._drop(admin)
         except InfrastructureError as error:
             logger.info("a session's database went with its server: %s", error)
 
+    def _user(self) -> Iterator[str]:
+        escaped = self._name.replace("_", r"\_")  # in a grant the name is a pattern
+        yield f"CREATE USER {self._account} IDENTIFIED BY '{self._password}' WITH MAX_USER_CONNECTIONS 2"
+        yield f"GRANT {GRANTS} ON `{escaped}`.* TO {self._account}"
+
+    def _dropping(self) -> list[str]:
+        return [f"DROP USER IF EXISTS {self._account}", f"DROP DATABASE IF EXISTS `{self._name}`"]
+
     def _drop(self, admin: Connection) -> None:
-        statement = f"DROP DATABASE IF EXISTS `{self._name}`"
         try:
-            admin.query(statement)
+            run(admin, self._dropping())
         except _driver_error() as error:
             if not error.args or error.args[0] != 1205:
                 raise
@@ -216,7 +227,7 @@ class MysqlDatabase:
                 cursor.execute("SELECT id FROM information_schema.processlist WHERE user = %s", (self._name,))
                 for (thread,) in cursor.fetchall():
                     self._server.kill(int(thread), connection=True)
-            admin.query(statement)
+            run(admin, self._dropping())
 
     @contextlib.contextmanager
     def _admin(self) -> Iterator[Connection]:
@@ -239,26 +250,15 @@ class MysqlDatabase:
                 raise InfrastructureError(_CLOSED)
             if self._connection is not None:
                 return self._connection
-        password = secrets.token_hex(12)
-        account = f"'{self._name}'@'{self._server.host_of()}'"
-        with self._admin() as admin:
-            if self._user:  # a reconnection: the session may have set a password of its own
-                admin.query(f"ALTER USER {account} IDENTIFIED BY '{password}'")
-            else:
-                admin.query(f"CREATE USER {account} IDENTIFIED BY '{password}' WITH MAX_USER_CONNECTIONS 2")
-                self._user = True
-                escaped = self._name.replace("_", r"\_")
-                admin.query(f"GRANT {GRANTS} ON `{escaped}`.* TO {account}")
         try:
             connection = self._server.connect(
                 self._address,
                 self._name,
-                password,
+                self._password,
                 database=self._name,
-                autocommit=True,
                 read_timeout=int(self._terms.deadline_s) + 10,
                 write_timeout=int(self._terms.deadline_s) + 10,
-                init_command=self._settings(),
+                settings=self._settings(),
             )
         except _driver_error() as error:
             raise InfrastructureError(
@@ -284,9 +284,8 @@ class MysqlDatabase:
         # The two seeds are mixed as the server itself does it for RAND(n), so that near seeds give far numbers.
         first, second = (self._terms.seed * 0x10001 + 55_555_555) % 2**30, (self._terms.seed * 0x10000001) % 2**30
         return (
-            f"SET SESSION sql_mode = '{mode}', group_concat_max_len = 1024, time_zone = '+00:00', "
-            f"timestamp = {moment}, rand_seed1 = {first}, rand_seed2 = {second}, "
-            "lock_wait_timeout = 5, innodb_lock_wait_timeout = 5"
+            f"sql_mode = '{mode}', group_concat_max_len = 1024, time_zone = '+00:00', timestamp = {moment}, "
+            f"rand_seed1 = {first}, rand_seed2 = {second}, lock_wait_timeout = 5, innodb_lock_wait_timeout = 5"
         )
 
     def _run(self, connection: Connection, sql: str) -> Result:
@@ -309,7 +308,7 @@ class MysqlDatabase:
         finally:
             with contextlib.suppress(_driver_error()):
                 cursor.close()
-            if self._terms.driver_values:
+            if connection.server_status & _IN_TRANSACTION:  # only BEGIN can have begun one
                 connection.commit()
 
     def _fetch(self, cursor: Any) -> tuple[list[Row], bool]:
@@ -357,6 +356,8 @@ class MysqlDatabase:
             return InfrastructureError(_CLOSED)
         self._leaves_state = True  # whatever the connection knew is lost: a fork has to replay the loss
         try:
+            with self._admin() as admin:  # the session may have set a password of its own
+                admin.query(f"ALTER USER {self._account} IDENTIFIED BY '{self._password}'")
             self._connect()
         except InfrastructureError as failed:
             return failed
@@ -367,9 +368,7 @@ class MysqlDatabase:
     def _restore(self, connection: Connection) -> None:
         """The session lost its current database, by a way that was not foreseen: it gets an empty one again."""
         with contextlib.suppress(_driver_error()), self._admin() as admin:
-            admin.query(
-                f"CREATE DATABASE IF NOT EXISTS `{self._name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
-            )
+            admin.query(f"CREATE DATABASE IF NOT EXISTS {self._created}")
             connection.select_db(self._name)
 
     def _state(self, connection: Connection) -> str:
@@ -389,6 +388,8 @@ class MysqlDatabase:
 
     def _is_table(self, admin: Connection, table: str) -> bool:
         """A view in a table's place is none: it would be computed, with an administrator's rights."""
+        if not self._reshaped and table in self._loaded:
+            return True
         with admin.cursor() as cursor:
             cursor.execute(
                 "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s "

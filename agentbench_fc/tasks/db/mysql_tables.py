@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from agentbench_fc.tasks.db.backend import Table
 from agentbench_fc.tasks.db.server import Connection
 
-CHUNK = 500_000
+CHUNK = 400_000
 """Characters of one INSERT while tables are loaded."""
 _TYPES = {"TEXT": "TEXT", "INT": "INT", "DECIMAL": "DECIMAL(20,4)"}
 

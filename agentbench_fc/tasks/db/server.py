@@ -16,7 +16,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -38,6 +38,8 @@ GRANTS = (
 )
 CONNECT_TIMEOUT_S = 10
 ADMIN_TIMEOUT_S = 30
+BATCH = 500_000
+"""Characters that are sent in one go."""
 KEPT = 16
 """Idle administrators' connections that are kept."""
 LOST = {0, 2003, 2006, 2013, 2014, 1053, 1927, 4031}
@@ -166,13 +168,22 @@ class Server:
             raise
         self._put(generation, connection)
 
-    def connect(self, address: Address, user: str, password: str, **options: Any) -> Connection:
-        """A new connection; see `pymysql.connect` for the options."""
-        import pymysql
+    def connect(self, address: Address, user: str, password: str, *, settings: str = "", **options: Any) -> Connection:
+        """A new connection.
+
+        Args:
+            address: Where to.
+            user: Who enters.
+            password: With what.
+            settings: Assignments of session variables, sent along with the character set.
+            options: Further ones of `pymysql.connect`.
+        """
+        from agentbench_fc.tasks.db.connection import SettledConnection
 
         # Without this PyMySQL builds a TLS context for each connection, which takes longer than a whole session.
         plain = {} if address.tls else {"ssl_disabled": True}
-        connection = pymysql.connect(
+        connection = SettledConnection(
+            settings,
             host=address.host,
             port=address.port,
             unix_socket=address.socket,
@@ -181,23 +192,10 @@ class Server:
             charset="utf8mb4",
             collation="utf8mb4_general_ci",
             connect_timeout=CONNECT_TIMEOUT_S,
-            defer_connect=True,
             **plain,
             **options,
         )
-        if address.socket is None:
-            connection.connect()
-            return connection
-        door = socket.socket(socket.AF_UNIX)  # PyMySQL leaves its own unclosed when nobody answers
-        try:
-            door.settimeout(CONNECT_TIMEOUT_S)
-            door.connect(address.socket)
-            door.settimeout(None)
-        except OSError as error:
-            door.close()
-            raise pymysql.err.OperationalError(2003, f"no server at {address.socket}: {error}") from error
-        connection._secure = True  # as PyMySQL has it for its own local sockets: a password may be sent as it is
-        connection.connect(door)
+        connection.enter(address.socket, CONNECT_TIMEOUT_S)
         return connection
 
     def host_of(self) -> str:
@@ -247,6 +245,7 @@ class Server:
         return self._enter(address)
 
     def _enter(self, address: Address) -> tuple[int, Connection]:
+        from pymysql.constants import CLIENT
         from pymysql.err import Error
 
         error: Error | None = None
@@ -256,11 +255,11 @@ class Server:
                     address,
                     address.user,
                     address.password,
-                    autocommit=True,
+                    client_flag=CLIENT.MULTI_STATEMENTS,  # see `run`; sessions' connections never have it
                     read_timeout=ADMIN_TIMEOUT_S,
                     write_timeout=ADMIN_TIMEOUT_S,
-                    init_command="SET SESSION lock_wait_timeout = 5, innodb_lock_wait_timeout = 5, "
-                    "group_concat_max_len = 1024, time_zone = '+00:00'",
+                    settings="lock_wait_timeout = 5, innodb_lock_wait_timeout = 5, group_concat_max_len = 1024, "
+                    "time_zone = '+00:00'",
                 )
             except Error as failed:
                 error = failed
@@ -309,6 +308,21 @@ class Server:
                     cursor.execute(statement)
                 except Error as error:
                     logger.warning("a leftover cannot be swept: %s: %s", statement, error)
+
+
+def run(admin: Connection, statements: Iterable[str]) -> None:
+    """Runs statements of our own in as few round trips as the server takes; the first error ends it."""
+    batch: list[str] = []
+    size = 0
+    for statement in itertools.chain(statements, [""]):
+        if batch and (not statement or size + len(statement) > BATCH):
+            with admin.cursor() as cursor:
+                cursor.execute(";\n".join(batch))
+                while cursor.nextset():
+                    pass
+            batch, size = [], 0
+        batch.append(statement)
+        size += len(statement)
 
 
 def _drop(connection: Connection) -> None:

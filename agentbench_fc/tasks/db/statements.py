@@ -43,7 +43,7 @@ _SETTABLE = {
     "SQL_SAFE_UPDATES", "SQL_BIG_SELECTS", "FOREIGN_KEY_CHECKS", "UNIQUE_CHECKS", "SQL_NOTES", "SQL_WARNINGS",
 }  # fmt: skip
 """What a session may set for itself; others would lift its limits, or leave it unable to go on."""
-_STATE = {"SET", "LOCK", "HANDLER", "TEMPORARY", "RAND", "LAST_INSERT_ID", "FOUND_ROWS", "ROW_COUNT"}
+_STATE = {"TEMPORARY", "RAND", "LAST_INSERT_ID", "FOUND_ROWS", "ROW_COUNT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ class Statement:
     @property
     def leaves_state(self) -> bool:
         """Whether the connection may know more afterwards than the tables do: variables, temporary tables, locks."""
-        return any(word in _STATE or word.startswith("@") for word in self.words)
+        state = any(word in _STATE or word.startswith("@") for word in self.words)
+        return state or self.first in {"SET", "LOCK"}
 
     def named(self, database: str) -> str:
         """The text with the session's database under its real name, where the model calls it by the shown one."""
