@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +61,7 @@ async def stack(
     workers: int = 1,
     controller: Mapping[str, Any] | None = None,
     token: str | None = None,
+    refs: tuple[str, ...] = (),
     **worker: Any,
 ) -> AsyncIterator[Stack]:
     settings = ControllerConfig(**{"heartbeat_s": HEARTBEAT_S, "token": token, **(controller or {})})
@@ -69,7 +72,8 @@ async def stack(
         built = Stack(served, address_of(sock), [], [])
         try:
             for n in range(1, workers + 1):
-                await built.add(WorkerConfig(given=dict(tasks or {}), name=f"w{n}", token=token, **worker))
+                given = dict(tasks or {})
+                await built.add(WorkerConfig(given=given, tasks=refs, name=f"w{n}", token=token, **worker))
             yield built
         finally:
             for closer in reversed(built.closers):
@@ -115,3 +119,35 @@ async def ask(
         return Answer(
             reply.status, json.loads(text) if is_json else text, {k.lower(): v for k, v in reply.headers.items()}
         )
+
+
+@contextlib.contextmanager
+def stack_in_thread(**options: Any) -> Iterator[Stack]:
+    """The same on an event loop of its own, for code that blocks."""
+    built: queue.SimpleQueue[Stack | BaseException] = queue.SimpleQueue()
+    loop = asyncio.new_event_loop()
+    end = asyncio.Event()
+
+    async def main() -> None:
+        async with stack(**options) as made:
+            built.put(made)
+            await end.wait()
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(main())
+        except BaseException as error:
+            built.put(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=work, name="stack")
+    thread.start()
+    made = built.get(timeout=30)
+    if isinstance(made, BaseException):
+        raise made
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join(30)

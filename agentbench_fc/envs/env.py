@@ -19,7 +19,7 @@ Not here: the turn loop (session.py), many sessions at once (vector.py), what a 
 
 import copy
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium as gym
 
@@ -35,6 +35,9 @@ from agentbench_fc.rewards import ABNORMAL_PENALTY
 from agentbench_fc.samples import choose_split, find_sample
 from agentbench_fc.session import Session
 
+if TYPE_CHECKING:
+    from agentbench_fc.envs.remote import RemoteSession, RemoteTask
+
 OWN_OPTIONS = (
     "task",
     "split",
@@ -45,6 +48,7 @@ OWN_OPTIONS = (
     "parser",
     "transcripts",
     "render_mode",
+    "url",
 )
 
 
@@ -59,8 +63,10 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         reward: `raw` (in [0, 1], as the task gives it) or `success` (0 or 1 at the end).
         abnormal_penalty: Return of an episode that hits a limit or is invalid; 0 keeps the task's own reward.
         parser: How raw text is read: `hermes`, `glm4`, `llama3`.
-        transcripts: A file, or an existing folder, to which each episode's record is appended when it ends.
+        transcripts: A file, or an existing folder, to which each episode's record is appended when it ends; not with
+            `url`.
         render_mode: `ansi`, or none.
+        url: Of a controller (`agentbench-fc serve`) whose workers run the episodes; `task` is an id that they serve.
         options: Of the task, such as `max_turns=10`.
 
     Raises:
@@ -82,6 +88,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         parser: str = "hermes",
         transcripts: str | Path | None = None,
         render_mode: str | None = None,
+        url: str | None = None,
         **options: Any,
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -89,18 +96,30 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         self.render_mode = render_mode
         self.scoring = Scoring(reward, abnormal_penalty)
         self._parse = get_parser(parser)
-        self.task, self._owned = open_task(task, profile, prompt, options, OWN_OPTIONS)
-        self._name = task if isinstance(task, str) else self.task.spec.name
         self._options = options
         self._transcripts = None if transcripts is None else Path(transcripts)
-        self.split = choose_split(self.task, split)
-        self.task.samples(self.split)  # an unknown split fails here, not at the first reset
+        self.task: Task | None = None
+        """The task in this process; None where its episodes run elsewhere."""
+        self._remote: RemoteTask | None = None
+        if url is None:
+            self.task, self._owned = open_task(task, profile, prompt, options, OWN_OPTIONS)
+            self._name = task if isinstance(task, str) else self.task.spec.name
+            self.split: str | None = choose_split(self.task, split)
+            self.task.samples(self.split)  # an unknown split fails here, not at the first reset
+            tools = list(self.task.spec.tools)
+        else:
+            from agentbench_fc.envs.remote import remote_task
+
+            if transcripts is not None:
+                raise CallerError("transcripts is given with a url [env]. Tell the workers where to write them.")
+            self._remote, self._owned, self.split = remote_task(url, task, split, profile, prompt, options), True, split
+            tools = self._remote.tools
         self.observation_space = MessagesSpace()
-        self.action_space = ActionSpace(self.task.spec.tools, parser)
-        self.session: Session | None = None
+        self.action_space = ActionSpace(tools, parser)
+        self.session: Session | RemoteSession | None = None
         """The running or finished episode."""
         self._over = True
-        self._tools = copy.deepcopy(list(self.task.spec.tools))
+        self._tools = copy.deepcopy(tools)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -123,9 +142,14 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         super().reset(seed=seed)
         drawn, session_id = draw(self.np_random)
         choice = read_options(options, self.split, drawn)
-        sample = find_sample(self.task, choice.sample, split=choice.split, seed=choice.seed)
-        self._leave("the env was reset")
-        self.session = Session(self.task, sample, seed=choice.seed, session_id=session_id, options=self._options)
+        if self.task is not None:
+            sample = find_sample(self.task, choice.sample, split=choice.split, seed=choice.seed)
+            self._leave("the env was reset")
+            self.session = Session(self.task, sample, seed=choice.seed, session_id=session_id, options=self._options)
+        else:
+            assert self._remote is not None
+            self._leave("the env was reset")
+            self.session = self._remote.open(choice, session_id)
         turn = self.session.start()
         self._over = False
         self._write(turn)
@@ -159,7 +183,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         if self.session is None:
             raise gym.error.ResetNeeded("no episode is running [fork]. Call reset first.")
         child = copy.copy(self)
-        child._owned = False
+        child._owned = self._remote is not None and self._remote.share()
         child.session = self.session.fork(turn)
         child._over = False
         child._np_random = copy.deepcopy(self._np_random)
@@ -176,16 +200,17 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         """Frees the episode and what the task holds; safe to repeat."""
         self._leave("the env was closed")
         self._over = True
-        if self._owned:
+        held = self.task or self._remote
+        if self._owned and held is not None:
             self._owned = False
-            self.task.close()
+            held.close()
 
     def _leave(self, reason: str) -> None:
         if self.session is not None and self.session.log and not self.session.finished:
             self._write(self.session.cancel(reason=reason))
 
     def _write(self, turn: Turn) -> None:
-        if turn.finish and self._transcripts is not None and self.session is not None:
+        if turn.finish and self._transcripts is not None and isinstance(self.session, Session):
             from agentbench_fc.transcript import append
 
             append(self._transcripts, self.session, self._name)
@@ -198,7 +223,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         return info_of(turn, scored, self._tools, self.session.sample.id)
 
 
-def conversation(session: Session) -> str:
+def conversation(session: "Session | RemoteSession") -> str:
     """All messages of a session as text, and how it stands."""
     lines = [line for played in session.log for m in (*played.sent, *played.turn.messages) for line in message_lines(m)]
     return "\n".join([*lines, f"[{session.sample.id}, turn {session.turn}: {session.status}]"])

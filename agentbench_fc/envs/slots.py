@@ -180,15 +180,19 @@ class Slot:
         self.call.add_done_callback(lambda done: self._on_done(self, done))
 
     def _failed(self, error: Exception) -> Turn:
-        """An ending in place of the reply that never came."""
-        if self._starting or self._last is None:
-            session_id, number, status = "", 0, Status.INIT_FAILED
-        else:
-            session_id, number = self._last.session_id, self._last.turn + 1
-            status = Status.CANCELLED if isinstance(error, Gone) else Status.TASK_ERROR
-        fault = error.fault if isinstance(error, AgentBenchError) else "worker"
-        reason = str(error) or type(error).__name__
-        return Turn(session_id, number, [], [], status, True, None, None, {"fault": fault, "reason": reason})
+        return failed_turn(error, None if self._starting else self._last)
+
+
+def failed_turn(error: Exception, last: Turn | None) -> Turn:
+    """An ending in place of the reply that never came; `last` is the turn before, None at the start."""
+    if last is None:
+        session_id, number, status = "", 0, Status.INIT_FAILED
+    else:
+        session_id, number = last.session_id, last.turn + 1
+        status = Status.CANCELLED if isinstance(error, Gone) else Status.TASK_ERROR
+    fault = error.fault if isinstance(error, AgentBenchError) else "worker"
+    reason = str(error) or type(error).__name__
+    return Turn(session_id, number, [], [], status, True, None, None, {"fault": fault, "reason": reason})
 
 
 async def _cancel(client: Client, session_id: str) -> None:

@@ -51,7 +51,7 @@ from agentbench_fc.sync_client import SyncClient
 Observation = tuple[Message, ...]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
-VECTOR_OPTIONS = (*OWN_OPTIONS, "num_envs", "autoreset_mode", "client", "url", "timeout_s")
+VECTOR_OPTIONS = (*OWN_OPTIONS, "num_envs", "autoreset_mode", "client", "timeout_s")
 CLOSE_WAIT_S = 10.0
 
 

@@ -1,4 +1,4 @@
-"""A day of leases on a virtual clock: sessions are used, finished, forgotten, renewed; slots and memory do not drift."""
+"""A day of leases on a virtual clock: sessions are used, ended, forgotten, renewed; slots and memory do not drift."""
 
 import gc
 import random

@@ -14,6 +14,9 @@ from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.kg.task import KGTask, Reader
 
+WIRE_OPTIONS = ("exclude_suspect", "level", "one_shot", "type_check")
+"""What clients may set over HTTP: nothing that names a file or a server, or decides how much is built."""
+
 
 def make(
     spec: TaskSpec,

@@ -8,6 +8,9 @@ from agentbench_fc.tasks.webshop.task import WebShopTask
 
 LEVELS = ("easy", "medium", "hard")
 
+WIRE_OPTIONS = ("level",)
+"""What clients may set over HTTP: nothing that names a file or a server, or decides how much is built."""
+
 
 def make(
     spec: TaskSpec,
