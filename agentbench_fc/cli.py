@@ -265,12 +265,13 @@ def tasks(as_json: AsJson = False) -> None:
 @app.command()
 def doctor(
     missing: Annotated[bool, typer.Option("--missing", help="Only what is missing, and what mends it.")] = False,
+    url: Annotated[str | None, typer.Option(help="Of a controller: say too how it and its workers are.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what is installed, which backend each task will use, and what mends what is missing."""
     from agentbench_fc.doctor import diagnose
 
-    diagnosis = diagnose()
+    diagnosis = diagnose(url)
     print(json.dumps(diagnosis.to_dict(), ensure_ascii=False) if as_json else diagnosis.to_text(only_missing=missing))
 
 

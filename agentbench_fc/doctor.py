@@ -73,9 +73,13 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose() -> Diagnosis:
-    """Looks at this machine and this Python."""
+def diagnose(url: str | None = None) -> Diagnosis:
+    """Looks at this machine and this Python, and at the service at `url` where one is given."""
     findings = [*_base(), *_tasks(), *_optional_parts()]
+    if url is not None:
+        from agentbench_fc.serve.doctor import look
+
+        findings += look(url)
     return Diagnosis(tuple(findings))
 
 

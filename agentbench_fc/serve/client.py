@@ -253,6 +253,10 @@ class HttpClient:
         scores: dict[str, Any] = await self._call("POST", "/v1/calculate_overall", body)
         return scores
 
+    async def raw(self, method: str, path: str) -> Any:
+        """The decoded answer of any path that takes no body, for tools that show more than the client's records."""
+        return await self._call(method, path)
+
     async def aclose(self) -> None:
         """Ends the sessions that this client started and that are still open, and closes the connections."""
         if self._closed:

@@ -12,6 +12,7 @@ from serve_stack import Stack, stack_in_thread
 from toys import counter_task, rude_task
 
 import agentbench_fc  # noqa: F401  (registers the ids)
+from agentbench_fc.doctor import diagnose
 from agentbench_fc.envs.parts import shares
 from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.evaluate import EvalConfig, evaluate
@@ -153,3 +154,11 @@ def test_evaluation_runs_its_sessions_elsewhere(served: Stack, tmp_path: Path) -
     assert started >= 4
     assert near["tasks"][TASK]["success"] == far["tasks"][TASK]["success"]
     assert far["scored"] == 4
+
+
+def test_doctor_looks_at_a_service(served: Stack) -> None:
+    found = [finding for finding in diagnose(served.url).findings if finding.area == "service"]
+    assert [finding.state for finding in found] == ["ok"] * 3
+    assert "2 of 2 workers alive, serving counter, db, rude" in found[0].detail
+    (nobody,) = [finding for finding in diagnose("http://127.0.0.1:9").findings if finding.area == "service"]
+    assert (nobody.state, nobody.mend) == ("missing", "agentbench-fc serve TASK…")
