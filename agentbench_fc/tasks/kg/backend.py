@@ -40,8 +40,9 @@ MAX_PREDICATES = 5_000
 CACHED_ANSWERS = 2_048
 QUERY_TIMEOUT_S = 20.0
 """A query has so long; less than a call."""
-CHEAP_STEPS = 6_000_000
-"""Triples times parts of an expression: up to here a query takes a fraction of a second and runs in this process."""
+CHEAP_STEPS = 2_800_000
+"""Triples times parts of an expression. Up to here a query takes a second at worst (a graph in which every step touches
+every edge), usually a fraction of a millisecond, and runs in this process."""
 MAX_CHILDREN = 2
 CHILD_START_S = 120.0
 

@@ -45,7 +45,7 @@ CONCURRENCY = 12
 PAUSES_S = (0.2, 0.5, 1.0, 2.0)
 """Between the tries of a query that a busy or absent server did not take."""
 MAX_DEPTH = 20
-"""Sets within sets. Virtuoso plans a query twice as long for each level beyond; a gold plan has at most nine."""
+"""Sets within sets. Virtuoso plans a query twice as long for each level beyond; a gold plan has four at most."""
 SERVER_SHARE = 0.6
 """Of the time left, what Virtuoso may use; it notices its limit late."""
 MAX_REPLY_BYTES = 64 * 2**20
