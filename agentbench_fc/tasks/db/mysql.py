@@ -343,7 +343,7 @@ class MysqlDatabase:
         text = self._masked(str(error.args[-1]))[:MAX_CELL]
         if not self._terms.driver_values:
             return SqlError(text if text.endswith(".") else f"{text}.")
-        return SqlError(f"{code} ({self._state(connection)}): {text}")
+        return SqlError(f"{code} ({getattr(error, 'sqlstate', None) or self._state(connection)}): {text}")
 
     def _cut_off(self, connection: Connection, watch: Watch) -> Exception:
         """The connection is gone: the session goes on with a new one if the server and the database are there."""
@@ -372,7 +372,7 @@ class MysqlDatabase:
             connection.select_db(self._name)
 
     def _state(self, connection: Connection) -> str:
-        """The SQLSTATE of the last error, which the driver drops."""
+        """The SQLSTATE of the last error, which PyMySQL 1.1 drops."""
         with contextlib.suppress(_driver_error()):
             connection.query("GET DIAGNOSTICS CONDITION 1 @agentbench_state = RETURNED_SQLSTATE")
             with connection.cursor() as cursor:

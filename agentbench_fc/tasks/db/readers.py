@@ -53,7 +53,7 @@ def read_split(files: Mapping[str, Path], folder: Path, exclude_suspect: bool, s
         if exclude_suspect and fault is not None and fault["suspect"]:
             continue
         try:
-            sample = _sample(json.loads(line), fault)
+            sample = _sample(json.loads(line), fault, path.parent)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TaskError(
                 f"line {number + 1} is no dbbench sample: {error!r} [{path}]. Mend or remove it."
@@ -68,10 +68,11 @@ def known_faults(folder: Path) -> dict[str, dict[str, Any]]:
     return faults
 
 
-def _sample(raw: dict[str, Any], fault: Mapping[str, Any] | None) -> dict[str, Any]:
+def _sample(raw: dict[str, Any], fault: Mapping[str, Any] | None, folder: Path) -> dict[str, Any]:
     kind = str(raw["type"][0] if isinstance(raw["type"], list) else raw["type"])
     label = [str(value) for value in raw["label"]]
-    given = raw["table"] if isinstance(raw["table"], list) else [raw["table"]]
+    file = _sqlite_file(raw["create"], folder) if raw.get("user_sqlite") else ""
+    given = [] if file else raw["table"] if isinstance(raw["table"], list) else [raw["table"]]
     change = kind in CHANGES
     stored = re.search(r"[0-9a-f]{32}(?:_[0-9a-f]{32})*", str(raw.get("answer_md5") or ""))
     empty = fault is not None and _EMPTY_RESULT in fault["reasons"] and label[0].lower() == "none"
@@ -85,12 +86,21 @@ def _sample(raw: dict[str, Any], fault: Mapping[str, Any] | None) -> dict[str, A
         "shown": True,
         "look": False,
         "tables": [_table(table) for table in given],
-        "plan": label[:1] if change else [sql] if sql else [],
+        "sqlite_file": file,
+        "plan": [sql] if sql and not (change and stored) else label[:1] if change else [],
         "label": label,
         "gold": None if change else [] if empty else [None if v.lower() in {"none", "null"} else v for v in label],
         "answer_md5": stored[0] if stored else "",
         "fault": list(fault["reasons"]) if fault else [],
     }
+
+
+def _sqlite_file(create: Mapping[str, Any], folder: Path) -> str:
+    """The file of a `user_sqlite` sample, below the folder of the samples or the one above."""
+    name = Path(str(create["database"])) / str(create["init"])
+    if name.is_absolute() or ".." in name.parts:
+        raise ValueError(f"{name} leads out of the data folder")
+    return str(next((path for base in (folder, folder.parent) if (path := base / name).is_file()), folder / name))
 
 
 def _table(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -296,18 +296,16 @@ class Server:
         """Drops databases and users of processes of this host that are no more."""
         from pymysql.err import Error
 
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW DATABASES")
-            databases = [str(name) for (name,) in cursor.fetchall() if _is_orphan(str(name))]
-            cursor.execute("SELECT User, Host FROM mysql.user")
-            users = [(str(user), str(host)) for user, host in cursor.fetchall() if _is_orphan(str(user))]
-            drops = [f"DROP DATABASE IF EXISTS `{name}`" for name in databases]
-            drops += [f"DROP USER IF EXISTS '{user}'@'{host}'" for user, host in users]
-            for statement in drops:
-                try:
-                    cursor.execute(statement)
-                except Error as error:
-                    logger.warning("a leftover cannot be swept: %s: %s", statement, error)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW DATABASES")
+                databases = [str(name) for (name,) in cursor.fetchall() if _is_orphan(str(name))]
+                cursor.execute("SELECT User, Host FROM mysql.user")
+                users = [(str(user), str(host)) for user, host in cursor.fetchall() if _is_orphan(str(user))]
+            run(connection, [f"DROP DATABASE IF EXISTS `{name}`" for name in databases])
+            run(connection, [f"DROP USER IF EXISTS '{user}'@'{host}'" for user, host in users])
+        except Error as error:  # another process may be sweeping, or this user may not look
+            logger.warning("leftovers of killed processes cannot be swept: %s [backend %s]", error, self.kind)
 
 
 def run(admin: Connection, statements: Iterable[str]) -> None:

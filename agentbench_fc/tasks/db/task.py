@@ -25,6 +25,7 @@ from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.db import expert, generate, grade, observation
 from agentbench_fc.tasks.db.backend import Backend, Database, SqlError, Table
 from agentbench_fc.tasks.db.questions import CHANGES
+from agentbench_fc.tasks.db.sqlite_file import FileDatabase
 
 Rows = Callable[[str], list[dict[str, Any]]]
 """Split -> the samples' data in id order; an item may name its own `id`."""
@@ -45,8 +46,7 @@ class DbEpisode:
     @classmethod
     def begin(cls, spec: TaskSpec, sample: Sample, backend: Backend, seed: int) -> "DbEpisode":
         """The episode at its start."""
-        database = backend.open(_tables(spec, sample.data), seed=seed, driver_values=spec.profile == "agentbench")
-        return cls(spec, sample, backend, database, (0, 0))
+        return cls(spec, sample, backend, _opened(spec, sample.data, backend, seed), (0, 0))
 
     def start(self) -> list[Message]:
         """System prompt, and the tables (where they are given) with the question."""
@@ -108,7 +108,7 @@ class DbEpisode:
         metrics: dict[str, Any] = {
             "kind": data["kind"],
             "level": data["level"],
-            "backend": self._backend.name,
+            "backend": "sqlite file" if data.get("sqlite_file") else self._backend.name,
             "statements": self._statements,
             "sql_errors": self._errors,
         }
@@ -126,11 +126,13 @@ class DbEpisode:
         """Compares the tables with those that the sample's own statements make in a fresh database."""
         data = self._sample.data
         tables = _tables(self._spec, data)
-        names = [table.name for table in tables]
-        found = {name: self._database.rows(name) for name in names}
         own = self._database.digest(tables) or "missing"
-        golden = self._backend.open(tables, strict=False)
+        golden = _opened(self._spec, data, self._backend, 0, gold=True)
         try:
+            names = [table.name for table in tables]
+            if isinstance(golden, FileDatabase) and isinstance(self._database, FileDatabase):
+                names = sorted({*golden.tables(), *self._database.tables()})
+            found = {name: self._database.rows(name) for name in names}
             for statement in data["plan"]:
                 golden.execute(statement)
             wanted = {name: golden.rows(name) for name in names}
@@ -209,6 +211,14 @@ def check_level(level: str | None, *, generated_data: bool) -> None:
         raise CallerError("level is given with data [task db]. AgentBench's samples have no levels: leave it out.")
     if level not in generate.LEVELS:
         raise CallerError(f"no level {level!r} [task db]. {did_you_mean(level, generate.LEVELS)}")
+
+
+def _opened(spec: TaskSpec, data: Mapping[str, Any], backend: Backend, seed: int, *, gold: bool = False) -> Database:
+    """The sample's database; `gold` is one in which its own statements are run."""
+    shown = spec.profile == "agentbench" and not gold
+    if file := data.get("sqlite_file"):
+        return FileDatabase(Path(file), changes=data["kind"] in CHANGES, driver_values=shown)
+    return backend.open(_tables(spec, data), seed=seed, strict=not gold, driver_values=shown)
 
 
 def _tables(spec: TaskSpec, data: Mapping[str, Any]) -> list[Table]:

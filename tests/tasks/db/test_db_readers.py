@@ -146,7 +146,8 @@ def test_agentbenchs_message_and_result(tmp_path: Path) -> None:
 
 
 def test_a_change_without_a_stored_hash_is_graded_by_its_statement(tmp_path: Path) -> None:
-    delete = raw(type=["DELETE"], label=["DELETE FROM `a b` WHERE `x%` = '1'"], answer_md5="")
+    gold = "DELETE FROM `a b` WHERE `x%` = '1'"
+    delete = raw(type=["DELETE"], label=["DELETE FROM `a b`"], sql={"query": gold}, answer_md5="")
     for profile in ("default", "agentbench"):
         task = load(tmp_path, delete, profile=profile)
         episode = task.open(task.samples("mine")[0], 0)
@@ -156,7 +157,7 @@ def test_a_change_without_a_stored_hash_is_graded_by_its_statement(tmp_path: Pat
 
 
 def test_a_broken_gold_statement_is_the_tasks_fault(tmp_path: Path) -> None:
-    task = load(tmp_path, raw(type=["DELETE"], label=["I am sorry."]))
+    task = load(tmp_path, raw(type=["DELETE"], label=["I am sorry."], sql={}))
     episode = task.open(task.samples("mine")[0], 0)
     with pytest.raises(TaskError, match="the gold statement fails"):
         episode.call("commit_final_answer", {"answers": []})
