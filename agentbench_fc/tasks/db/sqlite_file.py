@@ -103,7 +103,6 @@ class FileDatabase:
 
     def close(self) -> None:
         """Closes the connection; safe to repeat."""
-        self._connection.set_authorizer(None)
         self._connection.close()
 
     def _guard(self) -> None:
