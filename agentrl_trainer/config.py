@@ -1,7 +1,7 @@
 """The configuration of a run: one frozen dataclass per concern; its defaults are the quick start.
 
 >>> RunConfig().tasks[0].name, RunConfig().batch.min_trajectories
-('db', 32)
+('db', 64)
 >>> Staleness(max_lag=-1)
 Traceback (most recent call last):
 agentbench_fc.errors.CallerError: max_lag is -1 [staleness.max_lag]. Use 0 (synchronous) or more.
@@ -22,7 +22,10 @@ from agentbench_fc.errors import CallerError
 
 TINY = "tiny-fc"
 """Name of the policy that ships with the package."""
-TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {"db": {"level": "easy"}, "kg": {"level": "easy"}}
+TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "db": {"level": "easy", "max_turns": 8},
+    "kg": {"level": "easy", "max_turns": 8},
+}
 """What `tiny-fc` can do of the built-in tasks; `options: {level: null}` gives it all levels."""
 AUTO = "auto"
 
@@ -192,7 +195,7 @@ class Engines:
 class Batch:
     """The dynamic batch: a step takes what waits, between two bounds."""
 
-    min_trajectories: int = 32
+    min_trajectories: int = 64
     """A step waits for so many."""
     max_trajectories: int = 96
     """A step takes no more; the rest stays queued. Whole groups only."""
@@ -285,7 +288,7 @@ class Normalization:
 class Evaluation:
     """Success on held-out samples, before, during and after."""
 
-    n: int = 48
+    n: int = 64
     """Samples per task; 0: no evaluation at all."""
     every: int = 0
     """Steps between evaluations; 0: only before the first and after the last."""
@@ -324,7 +327,7 @@ class RunConfig:
     model: Model = field(default_factory=Model)
     tasks: tuple[TaskMix, ...] = (TaskMix(name="db"), TaskMix(name="kg"))
     """What is trained on; `tasks=db,kg` is short for names alone."""
-    steps: int = 12
+    steps: int = 30
     """Optimizer steps."""
     group_size: int = 8
     """Trajectories per sample (K); advantages are relative to them."""

@@ -85,9 +85,12 @@ def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
 
 
 def test_prompt_style_and_level_follow_from_model_and_task() -> None:
-    assert [dict(t.options) for t in load_config(overrides=["tasks=db,os"]).tasks] == [{"level": "easy"}, {}]
+    assert [dict(t.options) for t in load_config(overrides=["tasks=db,os"]).tasks] == [
+        {"level": "easy", "max_turns": 8},
+        {},
+    ]
     assert load_config(overrides=["model=./large"]).tasks[0].options == {}
-    assert load_config(overrides=["tasks.kg.options.level=null"]).tasks[1].options == {"level": None}
+    assert load_config(overrides=["tasks.kg.options.level=null"]).tasks[1].options["level"] is None
     assert [t.prompt for t in load_config(overrides=["tasks=db,my.py:T"]).tasks] == ["compact", "default"]
     assert [t.prompt for t in load_config(overrides=["model=./large"]).tasks] == ["default", "default"]
     assert load_config(overrides=["tasks.kg.prompt=default"]).tasks[1].prompt == "default"
@@ -117,6 +120,16 @@ def test_every_field_says_what_it_does() -> None:
             if not dataclasses.is_dataclass(hint):
                 line = next(i for i, text in enumerate(source.splitlines()) if text.startswith(f"    {field.name}: "))
                 assert source.splitlines()[line + 1].startswith('    """'), f"{section.__name__}.{field.name}"
+
+
+def test_the_quick_start_plays_what_the_tiny_policy_has_learnt() -> None:
+    from agentrl_trainer.policy import policy_warnings
+    from agentrl_trainer.tiny_asset import read_manifest
+
+    assert policy_warnings(RunConfig()) == []
+    for task in RunConfig().tasks:
+        learnt = read_manifest().tasks[task.name]
+        assert (task.prompt, task.options["level"]) == (learnt["prompt"], learnt["options"]["level"])
 
 
 def test_the_shipped_configurations_are_whole() -> None:
