@@ -18,6 +18,7 @@ from pydantic_core import from_json
 
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, NotFound, Unavailable, did_you_mean
 from agentbench_fc.serve import schema
+from agentbench_fc.serve.compat import AgentRLWire
 from agentbench_fc.serve.config import ControllerConfig, incarnation
 from agentbench_fc.serve.faults import WorkerSuspect
 from agentbench_fc.serve.fleet import Fleet, Member, Reservation, State
@@ -71,7 +72,8 @@ class Controller(Service):
             gives=schema.HeartbeatReply,
             internal=True,
         )
-        self.app = App([*table(self), heartbeat], token=config.token, limits=config.limits)
+        agentrl = AgentRLWire(self, self.fleet)
+        self.app = App([*table(self), heartbeat], others=agentrl.routes, token=config.token, limits=config.limits)
 
     async def run(self) -> None:
         """Watches the workers until it is cancelled."""
@@ -268,7 +270,9 @@ class Controller(Service):
             Unavailable: no slot became free in time, or the queue is full.
         """
         loop = asyncio.get_running_loop()
-        if not self.fleet.known(task) and self.fleet.members and not self.fleet.settling:
+        while not self.fleet.known(task) and self.fleet.settling and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(self.config.heartbeat_s / 10)  # a worker that has it may not have reported yet
+        if not self.fleet.known(task) and self.fleet.members:
             names = self.fleet.task_names()
             raise NotFound(f"no task {task[:80]!r} [controller]. {did_you_mean(task[:80], names)}")
         name = self.fleet.canonical(task)

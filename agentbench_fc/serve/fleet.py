@@ -19,6 +19,8 @@ from agentbench_fc.serve.faults import SessionLost, WorkerSuspect
 from agentbench_fc.serve.schema import Heartbeat, TaskLoad, TaskReply, WorkerReply
 
 SESSION_ID = re.compile(r"([A-Za-z0-9_-]{1,50})-[0-9a-f]{6}\.[A-Za-z0-9_]{1,40}-[0-9a-f]{16}")
+MAX_ORDERS = 10_000
+"""Kept for a worker that does not acknowledge them; what is dropped ends by its lease."""
 SETTLE_HEARTBEATS = 2.5
 """A controller younger than this may not have heard of all workers yet."""
 
@@ -77,8 +79,11 @@ class Member:
 
     def order(self, kind: str, what: str) -> None:
         """Adds an order."""
+        if (kind, what) in {order[1:] for order in self.orders[-100:]}:
+            return  # it was asked for again and again
         self.ordered += 1
         self.orders.append((self.ordered, kind, what))
+        del self.orders[:-MAX_ORDERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +295,7 @@ class Fleet:
 
     def lost(self, member: Member, session_id: str) -> SessionLost:
         """The error for a session on a dead worker; should it return, it has to end that session."""
-        if not member.left and ("session", session_id) not in {order[1:] for order in member.orders[-100:]}:
+        if not member.left:
             member.order("session", session_id)
         words = f" Its log: {' | '.join(member.beat.log)}" if member.beat.log else ""
         return SessionLost(

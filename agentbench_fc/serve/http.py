@@ -99,16 +99,25 @@ class App:
     """The ASGI application.
 
     Args:
-        routes: All of them; a path has one method.
+        routes: Those of wire v1; a path has one method.
+        others: Routes of other wires, which the OpenAPI document does not describe.
         token: Demanded as `Authorization: Bearer …`; None: everyone is let in.
         limits: Of size and rate.
     """
 
-    def __init__(self, routes: list[Route], *, token: str | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        routes: list[Route],
+        *,
+        others: list[Route] | None = None,
+        token: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         document = Route(
             method="GET", path="/openapi.json", handler=self._document, summary="This document.", open=True
         )
         self.routes = {route.path: route for route in [*routes, document]}
+        self._served = self.routes | {route.path: route for route in others or ()}
         self._token = token.encode() if token else None
         self._limits = limits or Limits()
         self._rate = RateLimit(self._limits.rate) if self._limits.rate else None
@@ -138,7 +147,7 @@ class App:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
-        route = self.routes.get(scope["path"])
+        route = self._served.get(scope["path"])
         headers = dict(scope["headers"])
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > self._limits.max_headers:

@@ -119,7 +119,7 @@ class Worker(Service):
         """Plays a turn: the hot path."""
         body = read_body(schema.InteractRequest, request)
         hosted = self._owner(body.session_id, request)
-        turn = await self._guard(hosted.play(body))
+        turn = await self._guard(hosted.play(body), body.session_id)
         return json_reply(schema.turn_fields(turn, tools=body.with_tools))
 
     async def cancel(self, request: Request) -> Reply:
@@ -295,14 +295,14 @@ class Worker(Service):
             )
         raise NotFound(f"no session {session_id[:80]!r} [worker {self.worker_id}]. Start one.")
 
-    async def _guard(self, work: Any) -> Any:
+    async def _guard(self, work: Any, about: str = "") -> Any:
         """The work's result; a fault of this side carries the last words of the log, and too many of them end it."""
         try:
             return await work
         except InfrastructureError as error:
             if isinstance(error, Unavailable):
                 raise
-            tail = self.tail.lines(3)
+            tail = self.tail.lines(3, about)
             if tail:
                 raise type(error)(f"{error} Log: {' | '.join(tail)}") from error
             raise

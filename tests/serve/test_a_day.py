@@ -4,9 +4,11 @@ import gc
 import random
 import tracemalloc
 
+import pytest
 from client_toys import Clock, call, until
 from toys import counter_task
 
+from agentbench_fc.serve import hosted as hosted_module
 from agentbench_fc.serve.config import WorkerConfig
 from agentbench_fc.serve.schema import CancelRequest, InteractRequest, StartRequest
 from agentbench_fc.serve.worker import Worker
@@ -17,7 +19,8 @@ IDLE_S = 600.0
 LIFETIME_S = 2 * HOUR
 
 
-async def test_slots_and_memory_do_not_drift_in_24_hours() -> None:
+async def test_slots_and_memory_do_not_drift_in_24_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosted_module, "ENDED_STARTS", 100)  # so that it is full before the evening
     clock, dice = Clock(), random.Random(5)
     worker = Worker(
         WorkerConfig(
@@ -44,7 +47,7 @@ async def test_slots_and_memory_do_not_drift_in_24_hours() -> None:
             expired += 1
         hosted.client.expire()
         assert {info.session_id for info, _ in await hosted.sessions()} == set(born)
-        for _ in range(4):
+        for _ in range(5):
             request = StartRequest(task="counter", sample=0, request_id=f"request-{started:06}")
             turn = await hosted.start(request, f"client-{dice.randrange(3)}")
             started += 1
