@@ -15,7 +15,9 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from agentbench_fc.episode import Task
@@ -147,9 +149,24 @@ def _load_path(name: str) -> Any:
     path = Path(path_text).expanduser().resolve()
     if path.suffix != ".py" or not path.is_file():
         raise NotFound(f"no such file: {path_text} [task {name!r}]. Give `path/to/file.py:TASK`.")
+    module = _imported(path, name)
+    if not hasattr(module, attribute):
+        raise NotFound(
+            f"{path.name} has no {attribute!r} [task {name!r}]. It defines: {', '.join(sorted(vars(module)))}."
+        )
+    return getattr(module, attribute)
+
+
+_importing = (
+    threading.RLock()
+)  # two threads that load one file at once must not see it half executed; a file may load another
+
+
+def _imported(path: Path, name: str) -> ModuleType:
     module_name = f"agentbench_fc_task_{abs(hash(path)):x}"
-    module = sys.modules.get(module_name)
-    if module is None:
+    with _importing:
+        if module_name in sys.modules:
+            return sys.modules[module_name]
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None
         assert spec.loader is not None
@@ -162,8 +179,4 @@ def _load_path(name: str) -> Any:
             raise TaskError(
                 f"{path.name} cannot be imported: {error!r} [task {name!r}]. Run it alone to see."
             ) from error
-    if not hasattr(module, attribute):
-        raise NotFound(
-            f"{path.name} has no {attribute!r} [task {name!r}]. It defines: {', '.join(sorted(vars(module)))}."
-        )
-    return getattr(module, attribute)
+        return module

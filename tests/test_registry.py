@@ -1,5 +1,6 @@
 """Task ids, options, and files of one's own."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_a_task_of_ones_own_is_a_file_and_an_attribute(file: Path) -> None:
     assert task.spec.name == "echo"
     assert load_task(f"{file}:TASK") is task
     assert len(load_task(f"{file}:build", size=3).samples("train")) == 3
+
+
+def test_threads_that_load_one_file_at_once_see_it_whole(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text("import time\ntime.sleep(0.2)\n" + SOURCE)
+    with ThreadPoolExecutor(8) as pool:
+        tasks = list(pool.map(lambda _: load_task(f"{path}:TASK"), range(8)))
+    assert len({id(task) for task in tasks}) == 1
 
 
 def test_what_cannot_be_loaded_says_why(file: Path, tmp_path: Path) -> None:
