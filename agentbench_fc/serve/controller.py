@@ -72,8 +72,8 @@ class Controller(Service):
             gives=schema.HeartbeatReply,
             internal=True,
         )
-        agentrl = AgentRLWire(self, self.fleet)
-        self.app = App([*table(self), heartbeat], others=agentrl.routes, token=config.token, limits=config.limits)
+        self._agentrl = AgentRLWire(self, self.fleet)
+        self.app = App([*table(self), heartbeat], others=self._agentrl.routes, token=config.token, limits=config.limits)
 
     async def run(self) -> None:
         """Watches the workers until it is cancelled."""
