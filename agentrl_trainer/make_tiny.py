@@ -167,7 +167,8 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
     tasks: dict[str, Any] = {}
     for name, lesson in recipe.lessons.items():
         task = load_task(name, prompt=PROMPT, **lesson.options)
-        tasks[name] = {"prompt": PROMPT, "digest": spec_digest(task.spec), **asdict(lesson)}
+        played = {**asdict(lesson), "samples": min(lesson.samples, len(task.samples("train")))}
+        tasks[name] = {"prompt": PROMPT, "digest": spec_digest(task.spec), **played}
         task.close()
     return {
         "seed": recipe.seed,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "assets" / TINY
 MANIFEST = "manifest.json"
 FORMAT = 1
-SEALED = ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja")
+SEALED = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """Files whose hashes the manifest holds."""
 _REBUILD = "Install the package again, or rebuild the folder: `python -m agentrl_trainer.make_tiny`"
 
