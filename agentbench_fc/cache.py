@@ -4,11 +4,14 @@
 time: it is made again. Several processes may make the same file at once; each sees a whole file or none.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentbench_fc.errors import InfrastructureError, TaskError
@@ -60,6 +63,37 @@ def generated(name: str, build: Callable[[], bytes], *, sha256: str | None = Non
     except OSError as error:
         raise InfrastructureError(f"the cache cannot be written: {error} [{path}]. Free space or move it.") from error
     return path
+
+
+@contextlib.contextmanager
+def only_one(lock: Path, timeout_s: float) -> Iterator[None]:
+    """Holds a lock file, so that one process of a host does a piece of work at a time. A dead process holds none.
+
+    Raises:
+        InfrastructureError: the file cannot be made, or another process holds it for `timeout_s` seconds.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise InfrastructureError(
+            f"the cache cannot be written: {error} [{lock.parent}]. Set AGENTBENCH_FC_CACHE to a writable folder."
+        ) from error
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise InfrastructureError(
+                        f"another process has held it for {timeout_s:g} s [{lock}]. See what it does, and try again."
+                    ) from error
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)
 
 
 def manifest_hash(folder: Path, file: str) -> str | None:

@@ -32,8 +32,12 @@ def make(
     from agentbench_fc.tasks.webshop.catalogue import Catalogue
     from agentbench_fc.tasks.webshop.generate import generated_catalogue
 
-    if level not in LEVELS:
-        raise CallerError(f"no level {level!r} [task webshop]. {did_you_mean(level, LEVELS)}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise CallerError(f"seed is {seed!r} [task webshop]. Use an integer.")
+    if not isinstance(catalogue, (str, Path, type(None))) or catalogue == "":
+        raise CallerError(f"catalogue is {catalogue!r} [task webshop]. Give a folder, or leave it out.")
+    if not isinstance(level, str) or level not in LEVELS:
+        raise CallerError(f"no level {level!r} [task webshop]. {did_you_mean(str(level), LEVELS)}")
     if catalogue is not None:
         return WebShopTask(spec, Catalogue(Path(catalogue).expanduser()))
     return WebShopTask(spec, generated_catalogue(folder, level=level, seed=seed))

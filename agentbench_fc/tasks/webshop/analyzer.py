@@ -55,9 +55,11 @@ def _tokens() -> re.Pattern[str]:
     kana = f"[{_KATAKANA}]{extend}"
     joiners = f"(?:[{_JOINER}]{extend})*"
     run = f"{joiners}(?:{word}|{number}|{kana})(?:{word}|{number}|{kana}|[{_JOINER}]{extend})*"
-    emoji = f"[{_PICTOGRAPH}]{extend}(?:\u200d[{_PICTOGRAPH}]{extend})*"
+    emoji = f"[{_PICTOGRAPH}]{extend}(?:(?<=\u200d)[{_PICTOGRAPH}]{extend})*"  # a joiner is one of the marks
     single = f"[{_IDEOGRAPH}{_HIRAGANA}]{extend}"
-    return re.compile(f"[0-9#*]\ufe0f?\u20e3|{run}|[\U0001f1e6-\U0001f1ff]{{2}}|{emoji}|{single}")
+    words = f"[0-9#*]\ufe0f?\u20e3|{run}|[\U0001f1e6-\U0001f1ff]{{2}}|{emoji}|{single}"
+    # Joiners without a word are eaten in one piece: tried again from each of them, a long run would take for ever.
+    return re.compile(f"({words})|(?:[{_JOINER}]{extend})+")
 
 
 def _marks() -> str:
@@ -70,7 +72,7 @@ def _marks() -> str:
 
 def tokenize(text: str) -> list[str]:
     """The words of a text, unchanged."""
-    found = _tokens().findall(text)
+    found = [token for token in _tokens().findall(text) if token]
     if all(len(token) <= MAX_TOKEN for token in found):
         return found
     return [token[i : i + MAX_TOKEN] for token in found for i in range(0, len(token), MAX_TOKEN)]

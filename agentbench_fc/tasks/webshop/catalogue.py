@@ -9,8 +9,8 @@ Not here: where the products come from (generate.py, convert.py).
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -30,6 +30,8 @@ FORMAT = 1
 CACHED_QUERIES = 1024
 _WHOLE = 8 << 20
 _BLOCK = 1 << 16
+_LONGEST_CACHED = 1000
+"""Characters of a query that is remembered: a thousand queries of a megabyte would be a gigabyte."""
 
 
 class Catalogue:
@@ -44,14 +46,16 @@ class Catalogue:
         self.folder = folder
         self.meta = read_meta(folder)
         check_files(folder, self.meta)
-        self.seed = int(self.meta["seed"])
-        self.products = ProductStore(folder)
-        self._index = Index(folder)
-        self._goal_offsets = np.load(folder / "goal_offsets.npy", mmap_mode="r")
-        self._goal_order = np.load(folder / "goal_order.npy", mmap_mode="r")
-        self._goals = np.memmap(folder / "goals.jsonl", np.uint8, "r") if self.goal_count else np.empty(0, np.uint8)
-        self.search = lru_cache(maxsize=CACHED_QUERIES)(self._search)
-        """Text -> ids of the best 50 products, best first."""
+        self.seed: int = self.meta["seed"]
+        try:
+            self.products = ProductStore(folder)
+            self._index = Index(folder)
+            self._goal_offsets = np.load(folder / "goal_offsets.npy", mmap_mode="r")
+            self._goal_order = np.load(folder / "goal_order.npy", mmap_mode="r")
+            self._goals = np.memmap(folder / "goals.jsonl", np.uint8, "r") if self.goal_count else np.empty(0, np.uint8)
+        except FileNotFoundError as error:  # replaced or deleted since it was checked
+            raise _missing(folder, str(error.filename)) from error
+        self._remembered = lru_cache(maxsize=CACHED_QUERIES)(self._search)
 
     @property
     def goal_count(self) -> int:
@@ -78,6 +82,10 @@ class Catalogue:
         """What it costs, in dollars."""
         return product_price(product, self.seed)
 
+    def search(self, text: str) -> Sequence[str]:
+        """Ids of the best 50 products, best first."""
+        return self._remembered(text) if len(text) <= _LONGEST_CACHED else self._search(text)
+
     def _search(self, text: str) -> Sequence[str]:
         return tuple(self.products.at(number).asin for number in self._index.search(text))
 
@@ -93,7 +101,7 @@ def write_catalogue(
     """Writes a catalogue in bounded memory, from a stream of products.
 
     Args:
-        folder: The new folder. An existing one is replaced.
+        folder: The new folder. A catalogue that is there is replaced; anything else is left alone.
         products: Read once.
         goals_of: The goals of a product.
         meta: What built it: `source`, `seed`, `tagger` and the like.
@@ -101,10 +109,16 @@ def write_catalogue(
 
     Returns:
         The metadata written.
+
+    Raises:
+        CallerError: the folder holds something else than a catalogue.
+        InfrastructureError: the catalogue cannot be written.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    folder = Path(os.path.abspath(folder))  # "." has no name
+    building = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
+        _check_replaceable(folder)
+        building.mkdir(parents=True)
         offsets, attributes = array("q", [0]), []
         with (building / "goals.jsonl").open("wb") as goals_file, StoreWriter(building) as writer:
 
@@ -128,24 +142,36 @@ def write_catalogue(
         (building / "meta.json").write_text(json.dumps(full, indent=1))
         _replace(building, folder)
     except OSError as error:
-        raise InfrastructureError(f"the catalogue cannot be written: {error} [{folder}]. Free some space.") from error
+        raise InfrastructureError(
+            f"the catalogue cannot be written: {error} [{folder}]. Free some space, or name another folder."
+        ) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return full
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """The metadata of a catalogue."""
+    """The metadata of a catalogue.
+
+    Raises:
+        NotFound: there is no catalogue.
+        TaskError: the metadata is damaged, or of another format.
+    """
     try:
-        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text())
-    except FileNotFoundError:
+        meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFound(
             f"no catalogue at {folder} [webshop]. Make one: agentbench-fc webshop build|convert --out {folder}"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TaskError(f"meta.json is damaged: {error} [{folder}]. Build the catalogue again.") from error
+    if not isinstance(meta, dict):
+        raise TaskError(f"meta.json is damaged: it holds no object [{folder}]. Build the catalogue again.")
     if meta.get("format") != FORMAT:
         raise TaskError(f"the catalogue has format {meta.get('format')}, not {FORMAT} [{folder}]. Build it again.")
+    needed = {"source": str, "seed": int, "products": int, "goals": int, "files": dict}
+    if wrong := [key for key, kind in needed.items() if not isinstance(meta.get(key), kind)]:
+        raise TaskError(f"meta.json is damaged: no {wrong[0]} in it [{folder}]. Build the catalogue again.")
     return meta
 
 
@@ -156,11 +182,11 @@ def check_files(folder: Path, meta: dict[str, Any], *, whole: bool = False) -> N
         TaskError: a file is missing or damaged; it is named.
     """
     for name, wanted in meta["files"].items():
-        path = folder / name
-        if not path.exists():
-            raise TaskError(f"{name} is missing [{folder}]. Build the catalogue again.")
-        found = _describe(path, whole=whole)
-        if any(found[key] != wanted[key] for key in found):
+        try:
+            found = _describe(folder / name, whole=whole)
+        except FileNotFoundError as error:
+            raise _missing(folder, name) from error
+        if any(found[key] != wanted.get(key) for key in found):
             raise TaskError(f"{name} is damaged [{folder}]. Build the catalogue again.")
 
 
@@ -171,6 +197,10 @@ def default_folder(name: str) -> Path:
     if "/" in name or name.startswith("."):
         raise CallerError(f"{name!r} is no name of a catalogue [webshop]. Use letters, digits and dashes.")
     return cache_dir() / "webshop" / name
+
+
+def _missing(folder: Path, name: str) -> TaskError:
+    return TaskError(f"{Path(name).name} is missing [{folder}]. Build the catalogue again.")
 
 
 def _describe(path: Path, *, whole: bool = True) -> dict[str, Any]:
@@ -200,13 +230,19 @@ def _weights(attributes: Sequence[tuple[str, ...]]) -> "np.ndarray[Any, np.dtype
     return np.array([sum(1.0 / counts[a] for a in own) / max(len(own), 1) for own in attributes])
 
 
+def _check_replaceable(folder: Path) -> None:
+    """Nobody's files are deleted for a slip in a path: only a catalogue, or an empty folder, makes way."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / "meta.json").is_file() or not (folder / "products.bin").exists():
+        raise CallerError(f"{folder} exists and is no catalogue [webshop]. Name a new folder; nothing was changed.")
+
+
 def _replace(building: Path, folder: Path) -> None:
-    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
-    if folder.exists():
-        folder.rename(old)
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
+        if folder.exists() and any(folder.iterdir()):
+            folder.rename(old)
         building.rename(folder)
-    except OSError:
-        if not folder.exists():  # otherwise another process was faster with the same content
-            raise
-    shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)

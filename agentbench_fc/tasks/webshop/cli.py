@@ -44,7 +44,7 @@ def convert(
     tagger: Annotated[
         str, typer.Option(help="How nouns of titles are found: rules, or spacy (the original's).")
     ] = "rules",
-    limit: Annotated[int | None, typer.Option(help="Only the first so many products.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many products.")] = None,
 ) -> None:
     """Make a catalogue of WebShop's own files; then `load_task("webshop", catalogue=OUT)`."""
     from agentbench_fc.errors import CallerError

@@ -7,10 +7,10 @@ import itertools
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.webshop.catalogue import write_catalogue
@@ -19,8 +19,12 @@ from agentbench_fc.tasks.webshop.nouns import tagger
 from agentbench_fc.tasks.webshop.prepare import distinct, prepare_product
 from agentbench_fc.tasks.webshop.records import Goal, Product
 
+A = TypeVar("A")
+B = TypeVar("B")
 GoalKind = Literal["human", "synthetic"]
 _CHUNK = 1 << 20
+_LARGEST = 64 << 20
+"""Characters of one element; beyond, the file is broken, and reading on would only fill the memory."""
 _BETWEEN = " \t\r\n,"
 
 
@@ -64,10 +68,25 @@ def convert(
                 return human_goals(product, instructions.get(product.asin) or [], seed)
             return synthetic_goals(product, about.get(product.asin) or {}, seed)
 
+        def prepared(record: Mapping[str, Any]) -> Product:
+            return prepare_product(record, about.get(record["asin"]) or {}, find_nouns)
+
         records = distinct(itertools.islice(stream_array(items), limit))
-        products = (prepare_product(record, about.get(record["asin"]) or {}, find_nouns) for record in records)
+        products = (_well_formed(record["asin"], prepared, record) for record in records)
         meta = {"source": items.name, "seed": seed, "tagger": tagger_name, "goal_kind": goals}
-        return write_catalogue(out, products, goals_of, meta=meta)
+        return write_catalogue(
+            out, products, lambda product: _well_formed(product.asin, lambda p: list(goals_of(p)), product), meta=meta
+        )
+
+
+def _well_formed(asin: str, read: Callable[[A], B], source: A) -> B:
+    """What `read` makes of a record; one that is not as WebShop's records are is named."""
+    try:
+        return read(source)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TaskError(
+            f"the records of product {asin} are malformed: {error!r} [webshop convert]. Are these WebShop's files?"
+        ) from error
 
 
 def stream_array(path: Path) -> Iterator[dict[str, Any]]:
@@ -89,6 +108,15 @@ def stream_object(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _stream(path: Path, opening: str) -> Iterator[tuple[str, Any]]:
+    try:
+        yield from _stream_text(path, opening)
+    except UnicodeDecodeError as error:
+        raise TaskError(f"the file is no UTF-8 text: {error} [{path}]. Is this WebShop's file?") from error
+    except RecursionError as error:
+        raise TaskError(f"the file is nested too deeply [{path}]. Is this WebShop's file?") from error
+
+
+def _stream_text(path: Path, opening: str) -> Iterator[tuple[str, Any]]:
     decoder = json.JSONDecoder()
     closing = {"[": "]", "{": "}"}[opening]
     with path.open(encoding="utf-8") as file:
@@ -114,7 +142,7 @@ def _stream(path: Path, opening: str) -> Iterator[tuple[str, Any]]:
                     raise ValueError
             except (ValueError, IndexError):
                 more = file.read(max(_CHUNK, len(buffer)))  # doubling keeps one huge element linear
-                if not more:
+                if not more or len(buffer) - at > _LARGEST:
                     raise TaskError(
                         f"the file is broken off or no JSON near {buffer[at : at + 40]!r} [{path}]."
                     ) from None

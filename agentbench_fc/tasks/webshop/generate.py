@@ -8,17 +8,24 @@ Not here: the words (tasks/webshop/world.yaml).
 
 import functools
 import hashlib
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentbench_fc.cache import only_one
+from agentbench_fc.errors import NotFound, TaskError
 from agentbench_fc.tasks.webshop.catalogue import Catalogue, default_folder, write_catalogue
 from agentbench_fc.tasks.webshop.goals import price_limit
 from agentbench_fc.tasks.webshop.records import Goal, Product
 
+logger = logging.getLogger(__name__)
+
 VERSION = 1
+BUILD_WAIT_S = 100.0
+"""How long one process waits for another one's build."""
 PRODUCTS = 2000
 GOALS_PER_PRODUCT = 2
 _OPTION_NAMES = {
@@ -74,13 +81,22 @@ class _Kind:
 
 
 def generated_catalogue(folder: Path, *, level: str = "medium", seed: int = 0, products: int = PRODUCTS) -> Catalogue:
-    """The generated catalogue of a level and seed, made once per host and words."""
+    """The generated catalogue of a level and seed, made once per host and words; a damaged one is made again."""
     words = (folder / "world.yaml").read_bytes()
     made_of = hashlib.sha256(words + repr((VERSION, LEVELS[level])).encode()).hexdigest()[:12]
     target = default_folder(f"generated-{level}-{products}-{seed}-{made_of}")
-    if not (target / "meta.json").exists():
-        generate(folder, target, level=level, seed=seed, products=products)
-    return Catalogue(target)
+    try:
+        return Catalogue(target)
+    except (NotFound, TaskError):  # absent or damaged: made by one process, while the others wait for it
+        with only_one(target.with_name(f".{target.name}.lock"), BUILD_WAIT_S):
+            try:
+                return Catalogue(target)
+            except NotFound:
+                pass
+            except TaskError as error:
+                logger.warning("a generated catalogue is made again: %s", error)
+            generate(folder, target, level=level, seed=seed, products=products)
+            return Catalogue(target)
 
 
 def generate(folder: Path, out: Path, *, level: str, seed: int, products: int = PRODUCTS) -> dict[str, Any]:

@@ -21,10 +21,10 @@ def distinct(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
     """The records of products in the order given, without repeats and ids that are no product ids."""
     seen: set[str] = set()
     for position, record in enumerate(records):
-        asin = record.get("asin")
+        asin = record.get("asin") if isinstance(record, Mapping) else None
         if not isinstance(asin, str):
             raise TaskError(f"product {position} has no asin [products]. Is this a file of WebShop's products?")
-        if asin != "nan" and len(asin) <= MAX_ASIN and asin not in seen:
+        if asin != "nan" and len(asin) <= MAX_ASIN and asin.isascii() and asin not in seen:
             seen.add(asin)
             yield record
 

@@ -34,7 +34,8 @@ class View:
     """Where a shopper stands."""
 
     kind: Literal["search", "results", "item", "sub", "done"] = "search"
-    query: str = ""
+    found: Sequence[str] = ()
+    """Ids of the results, best first."""
     page: int = 1
     asin: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -65,10 +66,8 @@ class Shop:
             case "search":
                 return pages.search_page(goal.instruction)
             case "results":
-                found = self._shelves.search(view.query)
-                shown = found[(view.page - 1) * RESULTS_PER_PAGE : view.page * RESULTS_PER_PAGE]
-                products = [self._shelves.product(asin) for asin in shown]
-                return pages.results_page(goal.instruction, products, view.page, len(found))
+                products = [self._shelves.product(asin) for asin in self._shown()]
+                return pages.results_page(goal.instruction, products, view.page, len(view.found))
             case "item":
                 return pages.item_page(goal.instruction, self._product())
             case "sub":
@@ -80,7 +79,7 @@ class Shop:
         """Searches, on any page; an empty text does nothing. Whether anything happened."""
         if not keywords or self.view.kind == "done":
             return False
-        self.view = View("results", keywords.lower())
+        self.view = View("results", self._shelves.search(keywords.lower()))
         return True
 
     def click(self, target: str) -> bool:
@@ -97,7 +96,8 @@ class Shop:
             if target == NEXT:
                 self.view = replace(view, page=view.page + 1)
             else:
-                self.view = replace(view, kind="item", asin=target.upper(), options={})
+                asin = next(asin for asin in self._shown() if asin.lower() == target)
+                self.view = replace(view, kind="item", asin=asin, options={})
         elif target == BUY:
             self._buy()
         elif target in SUB_PAGES:
@@ -119,6 +119,10 @@ class Shop:
         product = self._product()
         self.score = score(product, self.goal, self._shelves.price(product), self.view.options)
         self.view = replace(self.view, kind="done")
+
+    def _shown(self) -> Sequence[str]:
+        end = self.view.page * RESULTS_PER_PAGE
+        return self.view.found[end - RESULTS_PER_PAGE : end]
 
     def _product(self) -> Product:
         return self._shelves.product(self.view.asin)
