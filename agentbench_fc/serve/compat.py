@@ -23,7 +23,6 @@ import json
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
@@ -116,12 +115,12 @@ class AgentRLWire:
         self._sessions: OrderedDict[int, _Open] = OrderedDict()
         self._search = asyncio.Lock()
         self.routes = [
-            _route("GET", "get_indices", self._get_indices, "AgentRL: the indices of a task."),
-            _route("POST", "start_sample", self._start_sample, "AgentRL: opens a session."),
-            _route("POST", "interact", self._interact, "AgentRL: plays a turn."),
-            _route("POST", "cancel", self._cancel, "AgentRL: ends a session."),
-            _route("GET", "list_sessions", self._list_sessions, "AgentRL: the open sessions."),
-            _route("GET", "list_workers", self._list_workers, "AgentRL: tasks and their workers."),
+            agentrl_route("GET", "get_indices", self._get_indices, "AgentRL: the indices of a task."),
+            agentrl_route("POST", "start_sample", self._start_sample, "AgentRL: opens a session."),
+            agentrl_route("POST", "interact", self._interact, "AgentRL: plays a turn."),
+            agentrl_route("POST", "cancel", self._cancel, "AgentRL: ends a session."),
+            agentrl_route("GET", "list_sessions", self._list_sessions, "AgentRL: the open sessions."),
+            agentrl_route("GET", "list_workers", self._list_workers, "AgentRL: tasks and their workers."),
         ]
 
     async def _get_indices(self, request: Request) -> Reply:
@@ -130,7 +129,7 @@ class AgentRLWire:
         return Reply(encode(list(range(len(await self._samples(named, request))))))
 
     async def _start_sample(self, request: Request) -> Reply:
-        start = _read(Start, request)
+        start = read_agentrl(Start, request)
         if start.custom_task is not None:
             raise _Refused(400, f"the task takes no custom samples [task {_shown(start.name)}]. Send an index.")
         named = await self._named(start.name)
@@ -144,7 +143,11 @@ class AgentRLWire:
 
     async def _interact(self, request: Request) -> Reply:
         number, session = await self._session(request)
-        body = {"session_id": session.session_id, "messages": _read(Interact, request).messages, "with_tools": True}
+        body = {
+            "session_id": session.session_id,
+            "messages": read_agentrl(Interact, request).messages,
+            "with_tools": True,
+        }
         if session.turn is not None:
             body["turn"] = session.turn + 1
         try:
@@ -310,7 +313,9 @@ def session_number(session_id: str) -> int:
     return int.from_bytes(hashlib.sha256(session_id.encode("utf-8", "replace")).digest()[:8], "big") >> 11
 
 
-def _route(method: str, name: str, handler: Callable[[Request], Awaitable[Reply]], summary: str) -> Route:
+def agentrl_route(method: str, name: str, handler: Handler, summary: str) -> Route:
+    """A route of AgentRL's wire: its refusals have AgentRL's shape."""
+
     async def answer(request: Request) -> Reply:
         try:
             return await handler(request)
@@ -324,7 +329,12 @@ def _detail(status: int, text: str) -> Reply:
     return Reply(encode({"detail": text}), status)
 
 
-def _read(model: type[M], request: Request) -> M:
+def read_agentrl(model: type[M], request: Request) -> M:
+    """The body as a model.
+
+    Raises:
+        _Refused: it is not; 422.
+    """
     try:
         return model.model_validate_json(request.body or b"null")
     except ValidationError as error:

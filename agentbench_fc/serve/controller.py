@@ -19,11 +19,12 @@ from pydantic_core import from_json
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, NotFound, Unavailable, did_you_mean
 from agentbench_fc.serve import schema
 from agentbench_fc.serve.compat import AgentRLWire
+from agentbench_fc.serve.compat_worker import AgentRLWorkers, Doors
 from agentbench_fc.serve.config import ControllerConfig, incarnation
 from agentbench_fc.serve.faults import WorkerSuspect
 from agentbench_fc.serve.fleet import Fleet, Member, Reservation, State
 from agentbench_fc.serve.http import App, Headers, Reply, Request, Route, error_reply, json_reply, read_body, read_query
-from agentbench_fc.serve.link import Link, NoAnswer
+from agentbench_fc.serve.link import NoAnswer
 from agentbench_fc.serve.once import Once
 from agentbench_fc.serve.overall import overall
 from agentbench_fc.serve.routes import Service, table
@@ -55,7 +56,7 @@ class Controller(Service):
         self.fleet = Fleet(config, clock)
         self.queue = StartQueue(config.max_waiting)
         self.telemetry = ControllerTelemetry()
-        self._link = Link(token=config.token)
+        self._link = Doors(token=config.token)
         self._starts: Once[Reply] = Once(keep=0)
         self._homes: OrderedDict[str, str] = OrderedDict()
         self._taken_back: OrderedDict[str, None] = OrderedDict()
@@ -73,7 +74,9 @@ class Controller(Service):
             internal=True,
         )
         self._agentrl = AgentRLWire(self, self.fleet)
-        self.app = App([*table(self), heartbeat], others=self._agentrl.routes, token=config.token, limits=config.limits)
+        self._agentrl_workers = AgentRLWorkers(self._link, self.fleet, self.heartbeat)
+        others = [*self._agentrl.routes, *self._agentrl_workers.routes]
+        self.app = App([*table(self), heartbeat], others=others, token=config.token, limits=config.limits)
 
     async def run(self) -> None:
         """Watches the workers until it is cancelled."""
@@ -88,6 +91,7 @@ class Controller(Service):
         """Ends what it holds."""
         for probe in self._probes.values():
             probe.cancel()
+        await self._agentrl_workers.aclose()
         await self._link.aclose()
 
     # wire v1
