@@ -34,8 +34,9 @@ from agentbench_fc.loaded import LoadedTasks
 from agentbench_fc.opened import Ended, Opened, Slot
 from agentbench_fc.pool import Pool
 from agentbench_fc.protocol import Client, SampleRef, SessionInfo, WorkerInfo
+from agentbench_fc.record import handed_out
 from agentbench_fc.rewards import Status
-from agentbench_fc.samples import choose_split, find_sample
+from agentbench_fc.samples import checked_seed, choose_split, find_sample
 from agentbench_fc.session import Session
 from agentbench_fc.sync_client import SyncClient
 from agentbench_fc.transcript import append
@@ -143,13 +144,13 @@ class LocalClient:
         options: Mapping[str, Any] | None = None,
     ) -> Turn:
         """Opens a session; see `Client.start_sample`."""
+        number = secrets.randbelow(2**31) if seed is None else checked_seed(seed)
         slot = self._reserve()
         try:
             loaded = await self.load(task, profile, prompt, options)
         except BaseException:
             self._release(slot)
             raise
-        number = secrets.randbelow(2**31) if seed is None else seed
 
         def start() -> Turn:
             row = find_sample(loaded, sample, split=split, seed=number)
@@ -171,7 +172,7 @@ class LocalClient:
         found = self._find(session_id)
         if isinstance(found, Ended):
             if turn is not None and turn == found.last.turn and turn > 0 and not found.cancelled:
-                return found.last
+                return handed_out(found.last)
             raise Gone(self._gone_text(found))
         entry = found
 
@@ -187,7 +188,7 @@ class LocalClient:
         """Ends a session; see `Client.cancel`."""
         found = self._find(session_id)
         if isinstance(found, Ended):
-            return found.last
+            return handed_out(found.last)
         entry = found
         return await _answer(self._side.submit(lambda: self._end(entry, status, "cancelled by the client")))
 
@@ -440,7 +441,7 @@ class LocalClient:
     def _end(self, entry: Opened, status: str, reason: str) -> Turn:
         last = entry.session.cancel(status, reason)
         if not entry.session.finished:  # a call of it still runs, and ends it when it returns
-            self._bury(entry, last, cancelled=True)
+            self._bury(entry, handed_out(last), cancelled=True)
         self._settle(entry)
         return last
 

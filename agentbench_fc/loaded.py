@@ -32,8 +32,11 @@ class LoadedTasks:
         """The task, now or in time. The future is shared: never cancel it.
 
         Raises:
-            CallerError: a given task was asked for under another profile, prompt style or options.
+            CallerError: a given task was asked for under another profile, prompt style or options, or the options are
+                no options.
         """
+        if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+            raise CallerError(f"options is {options!r:.80} [client]. Give a dict of the task's options by name.")
         if name in self._given:
             return self._get_given(name, profile, prompt, options)
         key = _key(name, profile, prompt, options)

@@ -3,7 +3,7 @@
 Not here: the file format (transcript.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentbench_fc.episode import Turn
 from agentbench_fc.messages import Message
@@ -46,3 +46,9 @@ def compare(recorded: Turn, replayed: Turn) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def handed_out(turn: Turn) -> Turn:
+    """A copy for a caller: who grows a history in its list of messages, as is usual, must not change the record."""
+    messages: list[Message] = [{**message} for message in turn.messages]
+    return replace(turn, messages=messages, tools=list(turn.tools), metrics=dict(turn.metrics))

@@ -56,6 +56,17 @@ def find_sample(
     return rows[number]
 
 
+def checked_seed(seed: SupportsIndex) -> int:
+    """The seed as a plain integer.
+
+    Raises:
+        CallerError: it is none; a transcript could not be read again.
+    """
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise CallerError(f"seed is {seed!r:.80} [start]. Use an integer, or leave it out.")
+    return operator.index(seed)
+
+
 def _by_id(task: Task, sample_id: str, split: str | None) -> Sample:
     for name in [split] if split is not None else _likely_first(task, sample_id):
         rows = task.samples(name)

@@ -46,7 +46,7 @@ from agentbench_fc.messages import (
     tool_result,
     user,
 )
-from agentbench_fc.record import Counters, Played, compare
+from agentbench_fc.record import Counters, Played, compare, handed_out
 from agentbench_fc.replies import checked_opening, checked_reply
 from agentbench_fc.rewards import Status, settle
 
@@ -125,6 +125,10 @@ class Session:
         Raises:
             Conflict: the session has not started.
         """
+        return handed_out(self._newest)
+
+    @property
+    def _newest(self) -> Turn:
         if not self.log:
             raise Conflict(f"the session has not started {self._where()}. Call start first.")
         return self.log[-1].turn
@@ -161,9 +165,9 @@ class Session:
             Gone: the session has finished.
         """
         with self._exclusive():
-            last = self.last
+            last = self._newest
             if turn is not None and turn == last.turn and self.log[-1].sent:
-                return last
+                return handed_out(last)
             if self.finished or self._episode is None:
                 why = f"has finished as {self.status!s}" if self.finished else "was closed"
                 reason = f": {last.metrics['reason']}" if "reason" in last.metrics else ""
@@ -210,9 +214,10 @@ class Session:
             TaskError: the replay did not give the recorded observations: the sample is volatile.
         """
         with self._exclusive():
-            at = self.last.turn if turn is None else turn
-            if not 0 <= at <= self.last.turn:
-                raise CallerError(f"there is no turn {at} {self._where()}. Turns 0 to {self.last.turn} exist.")
+            newest = self._newest.turn
+            at = newest if turn is None else turn
+            if not 0 <= at <= newest:
+                raise CallerError(f"there is no turn {at} {self._where()}. Turns 0 to {newest} exist.")
             if self.log[at].turn.finish:
                 raise CallerError(f"turn {at} ended the session {self._where()}. Fork at an earlier turn.")
             child = Session(
@@ -224,7 +229,7 @@ class Session:
                 threads=self._threads,  # an affine session makes its own
             )
             child.parent = (self.id, at)
-            if not (at == self.last.turn and self._fork_natively(child)):
+            if not (at == newest and self._fork_natively(child)):
                 child._rebuild(self.log[: at + 1])
             return child
 
@@ -403,7 +408,7 @@ class Session:
         self.log.append(Played(sent, turn))
         if self.finished:
             self.close()
-        return turn
+        return handed_out(turn)
 
     # forks
 

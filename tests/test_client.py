@@ -36,8 +36,8 @@ async def test_a_session_from_start_to_reward_and_after() -> None:
         end = await client.interact(turn.session_id, call("submit"), turn=2)
         assert (end.status, end.reward, end.success) == (Status.COMPLETED, 1.0, True)
         assert await client.list_sessions() == []
-        assert await client.interact(turn.session_id, call("submit"), turn=2) is end  # a lost reply, asked for again
-        assert await client.cancel(turn.session_id) is end
+        assert await client.interact(turn.session_id, call("submit"), turn=2) == end  # a lost reply, asked for again
+        assert await client.cancel(turn.session_id) == end
         for number in (None, 1, 3):
             with pytest.raises(Gone, match="has finished as completed"):
                 await client.interact(turn.session_id, call("submit"), turn=number)
@@ -312,7 +312,7 @@ async def test_a_client_out_of_context_says_so() -> None:
         turn = await client.start_sample("counter", 0)
         end = await client.cancel(turn.session_id, status="agent context limit")
         assert (end.status, end.reward, end.success) == (Status.CONTEXT_LIMIT, 0.0, False)
-        assert await client.cancel(turn.session_id) is end
+        assert await client.cancel(turn.session_id) == end
 
 
 # forks
