@@ -3,7 +3,8 @@
 import copy
 from typing import Self
 
-from agentbench_fc import Reply, ToolEpisode, make_task, tool
+from agentbench_fc import Reply, Sample, ToolCall, ToolEpisode, make_task, tool
+from agentbench_fc.episode import Expert
 
 
 class GuessNumber(ToolEpisode):
@@ -32,4 +33,20 @@ class GuessNumber(ToolEpisode):
         return copy.deepcopy(self)
 
 
-TASK = make_task(GuessNumber, samples={"train": [{"number": n} for n in range(1, 101)], "dev": [{"number": 42}]})
+def halve(sample: Sample) -> Expert:
+    """The expert: guesses the middle of what is left, and learns only from the answers."""
+    low, high = 1, 100
+    for turn_number in range(GuessNumber.max_turns):
+        middle = (low + high) // 2
+        turn = yield ToolCall(f"guess_{turn_number}", "guess", f'{{"number": {middle}}}')
+        if turn.messages[-1]["content"] == "Larger.":
+            low = middle + 1
+        else:
+            high = middle - 1
+
+
+TASK = make_task(
+    GuessNumber,
+    samples={"train": [{"number": n} for n in range(1, 101)], "dev": [{"number": 42}]},
+    expert=halve,
+)
