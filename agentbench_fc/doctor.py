@@ -232,7 +232,7 @@ def _optional_parts() -> list[Finding]:
     else:
         found.append(
             Finding(
-                area, "AGENTBENCH_DATA", "ok" if data else "optional", data or "not set; generated samples are used"
+                area, "AGENTBENCH_DATA", "ok" if data else "optional", data or "not set; `data=agentbench` needs it"
             )
         )
     return found

@@ -151,9 +151,8 @@ def _load_path(name: str) -> Any:
         raise NotFound(f"no such file: {path_text} [task {name!r}]. Give `path/to/file.py:TASK`.")
     module = _imported(path, name)
     if not hasattr(module, attribute):
-        raise NotFound(
-            f"{path.name} has no {attribute!r} [task {name!r}]. It defines: {', '.join(sorted(vars(module)))}."
-        )
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise NotFound(f"{path.name} has no {attribute!r} [task {name!r}]. {did_you_mean(attribute, public)}")
     return getattr(module, attribute)
 
 

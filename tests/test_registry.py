@@ -55,8 +55,9 @@ def test_what_cannot_be_loaded_says_why(file: Path, tmp_path: Path) -> None:
         load_task("kgg")
     with pytest.raises(NotFound, match="no such file"):
         load_task("absent.py:TASK")
-    with pytest.raises(NotFound, match="has no 'TSK'"):
+    with pytest.raises(NotFound, match="has no 'TSK'.*Did you mean 'TASK'") as caught:
         load_task(f"{file}:TSK")
+    assert "__" not in str(caught.value).rpartition("Known")[2]
     with pytest.raises(TaskError, match="is a int"):
         load_task(f"{file}:NUMBER")
     with pytest.raises(TaskError, match="made a int"):

@@ -190,10 +190,13 @@ def dataset(
         options: As for `environment_factory`.
 
     Raises:
-        CallerError: a bad option, or more samples than there are.
+        CallerError: a bad option, more samples than there are, or `datasets` is not installed.
         NotFound: no such task or split.
     """
-    from datasets import Dataset
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise CallerError("datasets is not installed [trl]. pip install 'agentbench-fc[train]'.") from error
 
     made, _ = open_task(task, profile, prompt, options, OWN_OPTIONS)
     samples = list(made.samples(choose_split(made, split)))

@@ -37,8 +37,9 @@ class WebShopTask:
         start, end = self._ranges[split]
         goals = self.catalogue.goal_count
         if start >= goals or (end is not None and self.spec.profile == "agentbench" and end > goals):
+            needed = f"goals {start} to {end}" if end is not None else f"more than {start} goals"
             raise CallerError(
-                f"split {split!r} needs goals {start} to {end}, there are {goals} [{self.catalogue.folder.name}]. "
+                f"split {split!r} needs {needed}, there are {goals} [{self.catalogue.folder.name}]. "
                 "Convert more of WebShop's products, or use another split."
             )
         return GoalRange(split, start, min(end or goals, goals))
