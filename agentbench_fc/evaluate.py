@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.client import Client, LocalClient
-from agentbench_fc.connecting import connect
+from agentbench_fc.connecting import connect, reach
 from agentbench_fc.episode import Sample, Task, Turn
 from agentbench_fc.errors import (
     AgentBenchError,
@@ -146,9 +146,12 @@ async def evaluate(
 
     Raises:
         CallerError: no such task, split or sample; a refused key or model; results of another configuration are there.
-        InfrastructureError: the endpoint cannot be reached at all. What was played stays, and the same call goes on.
+        InfrastructureError: the endpoint or controller cannot be reached at all. What was played stays, and the same
+            call goes on.
     """
     started = time.monotonic()
+    if client is None and config.url is not None:
+        await asyncio.to_thread(reach, config.url)
     given = dict(tasks or {})
     loaded = {
         name: given.get(name) or load_task(name, profile=config.profile, prompt=config.prompt, **config.options)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from fake_openai import FakeOpenAI, expert_answers
 from toys import Rude, counter_task
 
+from agentbench_fc.envs.env import AgentEnv
 from agentbench_fc.episode import Task, make_task
-from agentbench_fc.errors import CallerError, NotFound
+from agentbench_fc.errors import CallerError, InfrastructureError, NotFound
 from agentbench_fc.evaluate import EvalConfig, derived_seed, evaluate
 from agentbench_fc.evaluation.endpoint import Unreachable
 from agentbench_fc.evaluation.report import Report
@@ -308,3 +310,15 @@ async def test_a_killed_run_goes_on_and_comes_to_the_same_totals(tmp_path: Path)
         assert await finished(fake.url, out) == whole
     assert whole["success"]["mean"] == 0.8
     assert len(results.read_bytes().splitlines()) == 21, "no episode was recorded twice"
+
+
+async def test_a_controller_that_is_not_there_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentbench_fc.connecting.CONTACT_S", 0.5)
+    with socket.socket() as taken:  # bound and not listening: nothing else answers there
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InfrastructureError, match=f"no connection.*{url}"):
+            await asyncio.wait_for(run(config(tmp_path, player="expert", url=url)), 20)
+        with pytest.raises(InfrastructureError, match="agentbench-fc serve"):
+            AgentEnv("kg", url=url)
+    assert not (tmp_path / "results.jsonl").exists()

@@ -8,7 +8,7 @@ Not here: the env (env.py); HTTP and its repeats (serve/client.py).
 from dataclasses import replace
 from typing import Any
 
-from agentbench_fc.connecting import connect
+from agentbench_fc.connecting import connect, reach
 from agentbench_fc.envs.choosing import Choice
 from agentbench_fc.envs.slots import Source, failed_turn
 from agentbench_fc.episode import Sample, Turn
@@ -33,6 +33,7 @@ class RemoteTask:
     """
 
     def __init__(self, url: str, source: Source, split: str | None) -> None:
+        reach(url)
         self.client = SyncClient(connect(url))
         self.source = source
         self.users = 1
