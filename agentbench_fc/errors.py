@@ -64,14 +64,14 @@ class Unavailable(InfrastructureError):
     fault = "worker"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """A sentence that names the closest known word, and all of them where they are few.
 
     >>> did_you_mean("trian", ["train", "dev"])
     "Did you mean 'train'? Known: dev, train."
     """
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
+    close = difflib.get_close_matches(word, names, n=1) if isinstance(word, str) else []
     hint = f"Did you mean {close[0]!r}? " if close else ""
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     return f"{hint}Known: {shown or 'none'}."

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 Affinity = Literal["any", "thread", "process"]
 CallsPerTurn = Literal["all", "first"]
 Profile = Literal["default", "agentbench"]
+MAX_TIMEOUT_S = 30 * 24 * 3600.0
+"""Longer deadlines overflow what threads can wait for."""
 PROFILES: tuple[str, ...] = get_args(Profile)
 
 
@@ -57,11 +59,20 @@ class TaskSpec:
     prompt: str = "default"
 
     def __post_init__(self) -> None:
-        for name in ("max_turns", "max_output_chars", "start_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise CallerError(f"{name} is {getattr(self, name)} [task {self.name}]. Use a positive number.")
-        if self.call_timeout_s is not None and self.call_timeout_s <= 0:
-            raise CallerError(f"call_timeout_s is {self.call_timeout_s} [task {self.name}]. Use seconds > 0, or null.")
+        for name, least in (("max_turns", 1), ("max_output_chars", 1), ("max_invalid_calls", 0)):
+            value = getattr(self, name)
+            if value is None and name == "max_invalid_calls":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise CallerError(f"{name} is {value!r:.80} [task {self.name}]. Use a whole number >= {least}.")
+        for name in ("start_timeout_s", "call_timeout_s"):
+            value = getattr(self, name)
+            if value is None and name == "call_timeout_s":
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_TIMEOUT_S:
+                raise CallerError(
+                    f"{name} is {value!r:.80} [task {self.name}]. Use seconds > 0, at most {MAX_TIMEOUT_S:,.0f}."
+                )
         for name, allowed in (("affinity", get_args(Affinity)), ("calls_per_turn", get_args(CallsPerTurn))):
             if getattr(self, name) not in allowed:
                 raise CallerError(f"{name} is {getattr(self, name)!r} [task {self.name}]. Known: {', '.join(allowed)}.")
@@ -107,11 +118,11 @@ def load_spec(path: Path, *, profile: str = "default", prompt: str = "default", 
         raise TaskError(f"task.yaml cannot be read: {error} [{path}]. Restore it from the package.") from error
     profiles = raw.pop("profiles", {})
     if profile != "default":
-        if profile not in profiles:
+        if not isinstance(profile, str) or profile not in profiles:
             raise CallerError(f"no profile {profile!r} [task {raw['name']}]. {did_you_mean(profile, PROFILES)}")
         raw |= profiles[profile]
     styles = raw.pop("prompts", {})
-    if styles and prompt not in styles:
+    if styles and (not isinstance(prompt, str) or prompt not in styles):
         raise CallerError(f"no prompt style {prompt!r} [task {raw['name']}]. {did_you_mean(prompt, styles)}")
     tools = raw.pop("tools", [])
     if names := raw.pop("only_tools", None):

@@ -93,3 +93,22 @@ def test_every_shipped_task_reads_under_every_profile_and_style(name: str) -> No
             spec = load_spec(tasks_root() / name / "task.yaml", profile=profile, prompt=prompt)
             assert spec.validators
             assert spec.finish_tool is None or spec.finish_tool in spec.validators or profile == "agentbench"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_turns", "x"), ("max_turns", 0), ("max_turns", True), ("max_turns", 2.5), ("max_turns", None),
+        ("max_output_chars", [1]), ("max_invalid_calls", -1), ("max_invalid_calls", "2"), ("start_timeout_s", None),
+        ("start_timeout_s", "1"), ("call_timeout_s", 0), ("call_timeout_s", float("nan")), ("call_timeout_s", 1e300),
+    ],
+)  # fmt: skip
+def test_impossible_limits_are_named(field: str, value: object) -> None:
+    with pytest.raises(CallerError, match=f"{field} is "):
+        TaskSpec(name="demo", **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("choice", [{"profile": 3}, {"prompt": None}, {"profile": ["agentbench"]}], ids=str)
+def test_a_choice_that_is_no_text_is_named(path: Path, choice: dict[str, str]) -> None:
+    with pytest.raises(CallerError, match="Known:"):
+        load_spec(path, **choice)

@@ -59,6 +59,8 @@ def read_options(options: Mapping[str, Any] | None, split: str | None, drawn: in
     Raises:
         CallerError: unknown option, or a value of the wrong kind.
     """
+    if not isinstance(options, (Mapping, type(None))):
+        raise CallerError(f"options is of type {type(options).__name__} [reset]. Give a dict.")
     given = dict(options or {})
     for name in given:
         if name not in RESET_OPTIONS:

@@ -17,6 +17,7 @@ Not here: one call and its fate (slots.py); sessions themselves (client.py).
 """
 
 import copy
+import operator
 import queue
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -243,6 +244,8 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         if not self._started:
             raise gym.error.ResetNeeded("no episode is running [vector env]. Call reset first.")
         slots = [self._slots[i] for i in self._checked_ids(ids)]
+        if isinstance(actions, (str, Mapping)) or not isinstance(actions, Iterable):
+            raise CallerError(f"actions is of type {type(actions).__name__} [vector env]. Give one action per env.")
         actions = list(actions)
         if len(actions) != len(slots):
             raise CallerError(f"{len(actions)} actions for {len(slots)} envs [vector env]. Give one for each.")
@@ -414,7 +417,10 @@ class AgentVectorEnv(gym.vector.VectorEnv[tuple[Observation, ...], Sequence[Acti
         return read_options(options, self._parts[slot.number].split, draw(slot.rng)[0])
 
     def _checked_ids(self, ids: Iterable[int] | None) -> list[int]:
-        checked = list(range(self.num_envs)) if ids is None else [int(i) for i in ids]
+        try:
+            checked = list(range(self.num_envs)) if ids is None else [operator.index(i) for i in ids]
+        except TypeError as error:
+            raise CallerError(f"ids is {ids!r:.80} [vector env]. Give numbers of envs, as integers.") from error
         if wrong := [i for i in checked if not 0 <= i < self.num_envs]:
             raise CallerError(f"there is no env {wrong[0]} [vector env]. Ids go from 0 to {self.num_envs - 1}.")
         if len(set(checked)) < len(checked):

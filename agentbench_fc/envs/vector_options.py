@@ -3,6 +3,7 @@
 Not here: the options of a single env's reset (choosing.py).
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,10 @@ def seeds_of(seed: int | Sequence[int | None] | None, count: int) -> list[int | 
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
         seeds: list[int | None] = [int(seed) + i for i in range(count)]
     elif isinstance(seed, (list, tuple, np.ndarray)) and len(seed) == count:
-        seeds = [None if s is None else int(s) for s in seed]
+        try:
+            seeds = [None if s is None else operator.index(s) for s in seed]
+        except TypeError as error:
+            raise CallerError(f"seed is {seed!r:.80} [reset]. Use integers >= 0.") from error
     else:
         raise CallerError(f"seed is {seed!r} [reset of {count} envs]. Use an integer, or a list of {count}.")
     if any(s is not None and s < 0 for s in seeds):
@@ -51,8 +55,10 @@ def read_mask(options: Mapping[str, Any] | None, count: int) -> npt.NDArray[np.b
     """Which envs are reset: all, or `options["reset_mask"]`. The options are left as they are.
 
     Raises:
-        CallerError: the mask is no bool array of shape (count,), or empty of True.
+        CallerError: the options are no dict, the mask is no bool array of shape (count,), or empty of True.
     """
+    if not isinstance(options, (Mapping, type(None))):
+        raise CallerError(f"options is of type {type(options).__name__} [reset]. Give a dict.")
     mask = (options or {}).get("reset_mask")
     if mask is None:
         return np.ones(count, dtype=np.bool_)

@@ -548,3 +548,38 @@ def test_transcripts_can_be_played_again(tmp_path: Any) -> None:
     assert path.read_text().count('"type": "start"') == 2
     report = replay_file(path)
     assert (report.sessions, report.turns, report.divergences) == (2, 6, [])
+
+
+@pytest.mark.parametrize("actions", [None, 5, "xyz", {0: ADD}], ids=repr)
+def test_actions_that_are_no_list_of_actions_are_refused(actions: Any) -> None:
+    envs = vector_env()
+    envs.reset(seed=0)
+    with pytest.raises(CallerError, match="one action per env"):
+        envs.step(actions)
+    assert said(envs.step([ADD] * 3)[0]) == ["The total is 1."] * 3
+    envs.close()
+
+
+@pytest.mark.parametrize("ids", [5, ["a"], [0.9], [None]], ids=repr)
+def test_ids_that_are_no_integers_are_refused(ids: Any) -> None:
+    envs = vector_env()
+    envs.reset(seed=0)
+    with pytest.raises(CallerError, match="ids is"):
+        envs.send([ADD], ids)
+    envs.send([ADD], np.array([1]))
+    assert envs.recv().ids.tolist() == [1]
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"options": "x"}, {"options": [1]}, {"seed": [1, 2, "x"]}, {"seed": [1, 2, 0.5]}], ids=str
+)
+def test_resets_of_a_wrong_kind_are_refused(arguments: dict[str, Any]) -> None:
+    envs = vector_env()
+    with pytest.raises(CallerError, match="reset"):
+        envs.reset(**arguments)
+    envs.close()
+    env = AgentEnv(counter_task())
+    with pytest.raises(CallerError, match="Give a dict"):
+        env.reset(options="x")  # type: ignore[arg-type]
+    env.close()
