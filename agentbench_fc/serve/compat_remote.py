@@ -6,6 +6,8 @@ Source: agentrl-worker 0.4.0, as it behaves.
 
 import json
 import logging
+import math
+import time
 from typing import Any
 
 from agentbench_fc.errors import TaskError, Unavailable
@@ -17,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 CALL_LIMIT_S = 900.0
 ASK_LIMIT_S = 5.0
+FRESH_S = 2.0
+"""A worker that answered so lately is taken to be there."""
 _UNSCORED = {Status.CANCELLED, Status.TASK_ERROR, Status.UNKNOWN}
 
 
@@ -37,6 +41,16 @@ class RemoteWorker:
         self._base = base.rstrip("/")
         self._link = link
         self._shown = shown
+        self._heard = -math.inf
+
+    async def check(self) -> None:
+        """Makes sure that it is there: what is answered in its name is taken for a sign of its life.
+
+        Raises:
+            NoAnswer: it is not.
+        """
+        if time.monotonic() - self._heard >= FRESH_S:
+            await self.ask("worker_status")
 
     async def call(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """One call about a session.
@@ -47,7 +61,7 @@ class RemoteWorker:
             Unavailable: there is no slot.
             TaskError: any other refusal.
         """
-        status, raw = await self._link.send("POST", f"{self._base}/{name}", encode(body), timeout_s=CALL_LIMIT_S)
+        status, raw = await self._send("POST", name, encode(body), CALL_LIMIT_S)
         text = raw[:300].decode("utf-8", "replace")
         if status == 406:
             raise Unavailable(f"the worker refuses: {text} [{self._shown}]. Try again later.")
@@ -65,17 +79,34 @@ class RemoteWorker:
 
     async def ask(self, name: str) -> Any:
         """What it says about itself."""
-        return await self._link.call("GET", f"{self._base}/{name}", timeout_s=ASK_LIMIT_S)
+        status, raw = await self._send("GET", name, None, ASK_LIMIT_S)
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            value = None
+        if status != 200 or value is None:
+            text = raw[:300].decode("utf-8", "replace")
+            raise TaskError(f"the worker answers {status}: {text} [{self._shown}]. Is it AgentRL's?")
+        return value
 
     async def cancel(self, number: int) -> bool:
         """Ends a session; whether it was over already. Else the worker sends a notice when it is."""
         body = encode({"session_id": number})
         try:
-            status, _ = await self._link.send("POST", f"{self._base}/cancel_with_notice", body, timeout_s=ASK_LIMIT_S)
+            status, _ = await self._send("POST", "cancel_with_notice", body, ASK_LIMIT_S)
         except NoAnswer as error:
             logger.info("a session of %s was not cancelled: %s", self._shown, error)
             return False
         return status == 400
+
+    async def _send(self, method: str, name: str, body: bytes | None, limit_s: float) -> tuple[int, bytes]:
+        try:
+            answer = await self._link.send(method, f"{self._base}/{name}", body, timeout_s=limit_s)
+        except NoAnswer:
+            self._heard = -math.inf
+            raise
+        self._heard = time.monotonic()
+        return answer
 
 
 def read_flat(flat: dict[str, Any], session_id: str, number: int) -> dict[str, Any]:

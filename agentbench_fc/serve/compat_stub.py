@@ -140,6 +140,7 @@ class Stub:
             handler = self._handlers.get(path)
             if handler is None:
                 raise NotFound(f"no such path [{path}].")
+            await self._remote.check()
             reply = await handler(Request(path, sent, query.encode(), body))
         except NoAnswer:
             raise

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
+import pytest
 from client_toys import call, gates, slow_task
 from serve_stack import Answer, Stack, ask, stack
 from toys import Counter, counter_task, rude_task
 
 from agentbench_fc.episode import make_task
+from agentbench_fc.errors import InfrastructureError
 from agentbench_fc.serve.compat import session_number
 
 SAY = {"messages": call("add", number=1)}
@@ -133,3 +135,53 @@ async def test_a_restarted_controller_finds_sessions_by_their_numbers() -> None:
             for total in (1, 2):
                 told = await interact(served, number)
                 assert told.body["messages"][0]["content"] == f"The total is {total}."
+
+
+async def test_nothing_that_comes_in_breaks_it() -> None:
+    bodies = [
+        b"", b"null", b"{", b"[]", b'"\xff"', b"[" * 100_000, b'{"name": "\\ud800", "index": 0}', b'[{}]',
+        b'{"session_id": "x"}', b'{"name": "counter", "index": ' + b"9" * 400 + b"}",
+        b'{"name": "counter", "index": true}',
+        b'{"name": "counter", "index": NaN}', b'{"name": "counter@", "index": -1}', b'{"name": "-@-", "index": ""}',
+        b'{"messages": [{"role": "assistant", "content": {"a": [1]}, "tool_calls": "x"}]}',
+        b'{"name": "x", "address": "file:///etc/passwd", "concurrency": 1, "indices": [1]}',
+        b'{"name": "x", "address": "http://127.0.0.1:1/api", "concurrency": -1, "indices": [1]}',
+        b'{"name": "counter", "address": "http://127.0.0.1:1/api", "concurrency": 1, "indices": [1, "1", {}]}',
+    ]  # fmt: skip
+    async with stack({"counter": counter_task()}) as served:
+        number = (await start(served)).headers["session_id"]
+        for session in (number, "", "-1", "9" * 30, "é", number):
+            for path in ("start_sample", "interact", "cancel_notice", "receive_heartbeat"):
+                for body in bodies:
+                    head = {"session_id": session}
+                    answer = await ask(served.url, "POST", f"/api/{path}", raw=body, headers=head)
+                    assert answer.status in {200, 400, 406, 422}, (path, body[:80], answer)
+        for query in (
+            "",
+            "name",
+            "name=",
+            "name=%ff",
+            "name=counter-%00",
+            "name=" + "x" * 5000,
+            "name=%F0%9F%98%80-dev",
+        ):
+            assert (await ask(served.url, "GET", f"/api/get_indices?{query}")).status in {400, 406}, query
+        assert len((await ask(served.url, "GET", "/api/list_workers")).body["counter"]["workers"]) == 1
+
+
+async def test_a_worker_that_cannot_be_reached_is_an_error_and_no_wait() -> None:
+    nowhere = {"name": "gone", "address": "http://127.0.0.1:1/api", "concurrency": 4, "indices": [0]}
+    async with stack({"counter": counter_task()}) as served, served.client(timeout_s=2.0, start_wait_s=1.0) as client:
+        assert (await ask(served.url, "POST", "/api/receive_heartbeat", nowhere)).status == 200
+        with pytest.raises(InfrastructureError):
+            await client.start_sample("gone", 0)
+        states = {worker.tasks: worker.status for worker in await client.list_workers()}
+        assert states[("counter",)] == "alive"
+        assert states[("gone",)] in {"suspect", "dead"}
+        assert (await client.start_sample("counter", 0)).status == "running"
+
+
+async def test_a_controller_with_a_token_lets_nobody_in_without_it() -> None:
+    async with stack({"counter": counter_task()}, token="a-long-random-token") as served:
+        for method, name in (("POST", "start_sample"), ("POST", "receive_heartbeat"), ("GET", "list_sessions")):
+            assert (await ask(served.url, method, f"/api/{name}")).status == 401
