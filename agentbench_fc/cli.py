@@ -184,6 +184,7 @@ def traces(
     as_json: AsJson = False,
 ) -> None:
     """Play samples with a player; print what happened, or write it to a file, and the score."""
+    from agentbench_fc.loaded import check_options
     from agentbench_fc.players import make_player, play
     from agentbench_fc.registry import load_task
     from agentbench_fc.samples import choose_split, find_sample
@@ -191,6 +192,7 @@ def traces(
     from agentbench_fc.transcript import append, dump, records
 
     options = _pairs(option, "--option")
+    check_options(options)
     loaded = load_task(task, profile=profile, prompt=prompt, **options)
     try:
         if sample is not None:
@@ -203,7 +205,12 @@ def traces(
             session = play(loaded, row, policy, seed=seed, options=options)
             tally.add(session)
             if out is not None:
-                append(out, session, task)
+                try:
+                    append(out, session, task)
+                except OSError as error:
+                    raise CallerError(
+                        f"the record cannot be written: {error} [{out}]. Choose another --out."
+                    ) from error
             elif as_json:
                 sys.stdout.writelines(dump(record) for record in records(session, task))
             else:

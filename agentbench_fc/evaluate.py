@@ -38,6 +38,7 @@ from agentbench_fc.evaluation.endpoint import ContextLimit, Endpoint, ModelError
 from agentbench_fc.evaluation.report import Report
 from agentbench_fc.evaluation.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile
 from agentbench_fc.evaluation.scores import summarize
+from agentbench_fc.loaded import check_options
 from agentbench_fc.parsers import get_parser
 from agentbench_fc.players import PLAYERS, make_player
 from agentbench_fc.record import Counters
@@ -153,6 +154,7 @@ async def evaluate(
     if client is None and config.url is not None:
         await asyncio.to_thread(reach, config.url)
     given = dict(tasks or {})
+    check_options(config.options)
     loaded = {
         name: given.get(name) or load_task(name, profile=config.profile, prompt=config.prompt, **config.options)
         for name in config.tasks

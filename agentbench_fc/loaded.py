@@ -14,6 +14,19 @@ from agentbench_fc.errors import CallerError
 from agentbench_fc.registry import load_task
 
 
+def check_options(options: Any) -> None:
+    """Whether these can be a task's options.
+
+    Raises:
+        CallerError: no dict by name, or what is given beside the options, such as the profile, stands among them.
+    """
+    if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
+        raise CallerError(f"options is {options!r:.80} [task options]. Give a dict of the task's options by name.")
+    for key in ("name", "profile", "prompt"):
+        if key in options:
+            raise CallerError(f"{key!r} is no option of a task [task options]. Give it beside the options.")
+
+
 class LoadedTasks:
     """Loads tasks on threads; requests for the same one share a load, and a load that failed is tried again.
 
@@ -35,8 +48,7 @@ class LoadedTasks:
             CallerError: a given task was asked for under another profile, prompt style or options, or the options are
                 no options.
         """
-        if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-            raise CallerError(f"options is {options!r:.80} [client]. Give a dict of the task's options by name.")
+        check_options(options)
         if name in self._given:
             return self._get_given(name, profile, prompt, options)
         key = _key(name, profile, prompt, options)

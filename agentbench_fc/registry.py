@@ -16,6 +16,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +86,7 @@ def load_task(name: str, *, profile: str = "default", prompt: str = "default", *
         )
     try:
         target = points[name].load()
-    except Exception as error:  # whatever another package's import raises
+    except (Exception, SystemExit) as error:  # whatever another package's import raises
         raise TaskError(
             f"task {name!r} cannot be imported: {error!r} [{points[name].value}]. Reinstall that package."
         ) from error
@@ -102,7 +103,7 @@ def _load_built_in(name: str, profile: str, prompt: str, options: dict[str, Any]
     overrides = {key: options.pop(key) for key in fields & set(options)}
     spec = load_spec(folder / "task.yaml", profile=profile, prompt=prompt, **overrides)
     module = importlib.import_module(f"agentbench_fc.tasks.{name}")
-    return _call_factory(module.make, name, (spec, folder), options)
+    return _call_factory(module.make, name, (spec, folder), options, also=fields)
 
 
 def _from_object(target: Any, name: str, profile: str, prompt: str, options: dict[str, Any]) -> Task:
@@ -124,7 +125,10 @@ def _from_object(target: Any, name: str, profile: str, prompt: str, options: dic
     return task
 
 
-def _call_factory(factory: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Task:
+def _call_factory(
+    factory: Any, name: str, args: tuple[Any, ...], options: dict[str, Any], also: Collection[str] = ()
+) -> Task:
+    """Calls the maker of a task; `also` names the options that were taken before, for the hint of a slip."""
     import inspect
 
     parameters = inspect.signature(factory).parameters
@@ -134,7 +138,7 @@ def _call_factory(factory: Any, name: str, args: tuple[Any, ...], options: dict[
     ]
     for key in options:
         if key not in names and not takes_any:
-            raise CallerError(f"task {name!r} has no option {key!r} [registry]. {did_you_mean(key, names)}")
+            raise CallerError(f"task {name!r} has no option {key!r} [registry]. {did_you_mean(key, [*names, *also])}")
     try:
         task: Task = factory(*args, **options)
     except AgentBenchError:
@@ -173,8 +177,10 @@ def _imported(path: Path, name: str) -> ModuleType:
         sys.modules[module_name] = module  # pickling and get_type_hints look the module up by name
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # the user's file may raise anything
+        except BaseException as error:  # the user's file may raise anything
             del sys.modules[module_name]
+            if not isinstance(error, (Exception, SystemExit)):
+                raise
             raise TaskError(
                 f"{path.name} cannot be imported: {error!r} [task {name!r}]. Run it alone to see."
             ) from error

@@ -16,6 +16,7 @@ from typing import Any
 
 from agentbench_fc.episode import Task, Turn
 from agentbench_fc.errors import AgentBenchError, CallerError
+from agentbench_fc.loaded import check_options
 from agentbench_fc.record import compare
 from agentbench_fc.registry import load_task
 from agentbench_fc.rewards import Status
@@ -129,6 +130,7 @@ def _replay(recorded: Recorded, load: Load, tasks: dict[str, Task], report: Repl
 
 def _task(recorded: Recorded, load: Load, tasks: dict[str, Task]) -> Task:
     start = recorded.start
+    check_options(start["options"])
     key = repr([start["task"], start["profile"], start["prompt"], sorted(start["options"].items())])
     if key not in tasks:
         tasks[key] = load(start["task"], profile=start["profile"], prompt=start["prompt"], **start["options"])

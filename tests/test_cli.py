@@ -170,3 +170,17 @@ def test_neither_the_package_nor_an_evaluation_needs_a_deep_learning_library() -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert set(json.loads(done.stdout.replace("'", '"'))) <= {"gymnasium"}
+
+
+def test_a_record_that_cannot_be_written_and_a_misplaced_option_are_one_line(run: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code, _, err = run("traces", TOYS, "--out", str(tmp_path / "file" / "t.jsonl"))
+    assert (code, err.count("\n"), "cannot be written" in err) == (2, 1, True)
+    for command in (["traces", TOYS], ["eval", "--task", TOYS, "--player", "expert", "--out", str(tmp_path / "eval")]):
+        code, _, err = run(*command, "--option", "profile=agentbench")
+        assert (code, "'profile' is no option of a task" in err) == (2, True), err
+    file = tmp_path / "t.jsonl"
+    assert run("traces", TOYS, "--out", str(file))[0] == 0
+    file.write_text(file.read_text().replace('"options": {}', '"options": {"profile": "x"}'))
+    code, out, _ = run("replay", str(file))
+    assert (code, "'profile' is no option of a task" in out) == (1, True)

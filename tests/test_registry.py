@@ -84,3 +84,15 @@ def test_the_data_folder_can_be_given(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("AGENTBENCH_FC_TASKS", str(tmp_path / "absent"))
     with pytest.raises(CallerError, match="no such folder"):
         tasks_root()
+
+
+@pytest.mark.parametrize("code", ["def x(:", "import sys; sys.exit(3)", "1 / 0", "raise SystemExit"], ids=repr)
+def test_a_file_that_cannot_be_imported_is_the_tasks_fault(tmp_path: Path, code: str) -> None:
+    (tmp_path / "bad.py").write_text(code)
+    with pytest.raises(TaskError, match=r"bad\.py cannot be imported"):
+        load_task(f"{tmp_path / 'bad.py'}:TASK")
+
+
+def test_a_slip_in_the_name_of_a_limit_is_told() -> None:
+    with pytest.raises(CallerError, match="Did you mean 'max_turns'"):
+        load_task("kg", max_turn=3)

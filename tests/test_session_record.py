@@ -64,9 +64,9 @@ def test_a_seed_that_is_no_integer_is_refused(client: SyncClient, seed: Any) -> 
         client.start_sample("counter", 0, seed=seed)
 
 
-@pytest.mark.parametrize("options", [[1], {1: 2}, "x"], ids=repr)
+@pytest.mark.parametrize("options", [[1], {1: 2}, "x", {"profile": "agentbench"}, {"name": "db"}], ids=repr)
 def test_options_that_are_none_are_refused(client: SyncClient, options: Any) -> None:
-    with pytest.raises(CallerError, match="options is"):
+    with pytest.raises(CallerError, match="task options"):
         client.start_sample("kg", 0, options=options)
     assert client.list_workers()[0].sessions == 0
 

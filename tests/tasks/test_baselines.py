@@ -16,7 +16,7 @@ EPISODES = 60
 ALL = 1_000_000
 
 
-@pytest.fixture(scope="module", params=["db", "kg"])
+@pytest.fixture(scope="module", params=["db", "kg", pytest.param("webshop", marks=pytest.mark.full)])
 def task(request: pytest.FixtureRequest) -> Iterator[Task]:
     loaded = load_task(request.param)
     yield loaded
