@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import datetime
 import importlib
+import importlib.util
 import logging
 import os
 import sys
@@ -18,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentbench_fc.errors import AgentBenchError
+from agentbench_fc.connecting import reach
+from agentbench_fc.errors import AgentBenchError, CallerError
 from agentrl_trainer import checkpoint
 from agentrl_trainer.config import RunConfig
 from agentrl_trainer.configfile import load_config, to_yaml
@@ -89,7 +91,10 @@ def train(config: RunConfig, *, rollouts: Rollouts | None = None, interrupts: In
     from agentrl_trainer.display import make_display
     from agentrl_trainer.policy import policy_path, policy_warnings
 
-    policy_path(config.model)  # before anything is made or started
+    _check_installed()  # all of this before anything is made or started
+    policy_path(config.model)
+    if config.rollout.url:
+        reach(config.rollout.url)
     warnings = policy_warnings(config)
     interrupts = interrupts or Interrupts()
     output = config.output or Path("runs") / datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
@@ -107,6 +112,12 @@ def train(config: RunConfig, *, rollouts: Rollouts | None = None, interrupts: In
             rollouts = _start_rollouts(config, cursor, output)
         stack.callback(rollouts.close)
         return _train(config, output, start, cursor, rollouts, display, interrupts, stack)
+
+
+def _check_installed() -> None:
+    for name in ("torch", "transformers", "trl", "accelerate", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise CallerError(f"{name} is not installed [trainer]. pip install 'agentbench-fc[train]', torch first.")
 
 
 def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) -> Rollouts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentbench_fc.client import LocalClient
-from agentbench_fc.connecting import connect
+from agentbench_fc.connecting import connect, reach
 from agentbench_fc.envs.choosing import open_task
 from agentbench_fc.envs.slots import Source
 from agentbench_fc.episode import Task
@@ -81,6 +81,7 @@ def remote_client(client: Client | SyncClient | None, url: str | None, timeout_s
         return client
     if client is None:
         assert url is not None
+        reach(url)
         client = connect(url, timeout_s=timeout_s, start_wait_s=timeout_s)
     return SyncClient(client, timeout_s=timeout_s)
 

@@ -70,10 +70,11 @@ def serve(
     verbose: Verbose = False,
 ) -> None:
     """Serve tasks: a controller and its workers as one process tree, until Ctrl-C."""
-    from agentbench_fc.serve.server import bind
+    from agentbench_fc.serve.server import bind, check_installed
     from agentbench_fc.serve.tree import Tree
 
     _log(verbose)
+    check_installed()
     bind(host, port, _token(token_env)).close()  # a taken port or a missing token is told here, not by a child
     _check_tasks(tasks)
     common = ["--token-env", token_env, *(["--verbose"] if verbose else [])]

@@ -5,6 +5,7 @@ Not here: the application (http.py); processes (tree.py).
 
 import asyncio
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import socket
@@ -64,13 +65,22 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def check_installed() -> None:
+    """Looks for the extra before any process is started.
+
+    Raises:
+        CallerError: it is not installed.
+    """
+    for name in ("uvicorn", "prometheus_client"):
+        if importlib.util.find_spec(name) is None:
+            raise CallerError(f"{name} is not installed [serve]. pip install 'agentbench-fc[serve]'.")
+
+
 @contextlib.asynccontextmanager
 async def serving(app: Any, sock: socket.socket) -> AsyncIterator[None]:
     """Serves within the block; leaving it stops taking connections and waits a moment for open ones."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise CallerError("uvicorn is not installed [serve]. pip install 'agentbench-fc[serve]'.") from error
+    check_installed()
+    import uvicorn
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager

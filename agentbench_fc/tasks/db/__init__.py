@@ -4,10 +4,12 @@ Not here: prompts, tools and limits (tasks/db/task.yaml).
 """
 
 import logging
+import os
 from functools import partial
 from pathlib import Path
 
 from agentbench_fc.episode import Task
+from agentbench_fc.errors import CallerError
 from agentbench_fc.spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,8 @@ def make(
             existing server).
         dsn: Of an existing server, `mysql://user:password@host:port`; better in `AGENTBENCH_FC_DSN`, which no
             transcript holds.
-        data: A `.jsonl` file of AgentBench's dbbench, or a folder with `dbbench/`; None: the generated samples.
+        data: A `.jsonl` file of AgentBench's dbbench, or a folder with `dbbench/`; `agentbench` means the folder that
+            `AGENTBENCH_DATA` names. None: the generated samples.
         exclude_suspect: Leave out AgentBench's samples with a known fault.
         level: Only the generated samples of one level: `easy`, `medium` or `hard`.
 
@@ -54,6 +57,10 @@ def make(
         logger.warning("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
     if data is None:
         return DbTask(spec, partial(generated_rows, folder), list(SIZES), made, level)
+    if str(data) == "agentbench":
+        data = os.environ.get("AGENTBENCH_DATA")
+        if not data:
+            raise CallerError("AGENTBENCH_DATA is not set [task db, data=agentbench]. Name AgentBench's data folder.")
     files = readers.find_files(Path(data).expanduser())
     rows = partial(readers.read_split, files, folder, exclude_suspect)
     return DbTask(spec, rows, list(files), made, level)

@@ -171,3 +171,11 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
         load_task("db", data=tmp_path / "nothing")
     with pytest.raises(CallerError, match="have no levels"):
         load(tmp_path, raw(), level="easy")
+
+
+def test_the_data_folder_may_come_from_its_variable(test_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTBENCH_DATA", raising=False)
+    with pytest.raises(CallerError, match="AGENTBENCH_DATA is not set"):
+        load_task("db", data="agentbench")
+    monkeypatch.setenv("AGENTBENCH_DATA", str(test_data / "agentbench"))
+    assert load_task("db", data="agentbench").samples("dev")[0].id == "db/dev/0"
