@@ -216,7 +216,7 @@ def _alfworld() -> list[Finding]:
 def _optional_parts() -> list[Finding]:
     area = "further parts"
     found = [
-        _extra(area, "serve", "environments over HTTP", ("fastapi", "uvicorn")),
+        _extra(area, "serve", "environments over HTTP", ("uvicorn", "prometheus-client")),
         _extra(area, "train", "the trainer", ("torch", "trl", "accelerate")),
     ]
     if version := _version("sglang"):
