@@ -10,6 +10,7 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -74,7 +75,8 @@ class Route:
     handler: Handler
     summary: str
     takes: type[BaseModel] | None = None
-    gives: type[BaseModel] | None = None
+    gives: type[BaseModel] | UnionType | None = None
+    """A union where the request decides which."""
     open: bool = False
     """Answers without a token."""
     by_session: bool = False

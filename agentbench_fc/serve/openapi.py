@@ -9,7 +9,8 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -42,7 +43,7 @@ _ERROR: dict[str, Any] = {
 def document(routes: Iterable[Route], role: str) -> dict[str, Any]:
     """The document of a server with these routes."""
     listed = [route for route in routes if route.path != "/openapi.json"]
-    models = [model for route in listed for model in (route.takes, route.gives) if model is not None]
+    models = [model for route in listed for model in (*_models(route.takes), *_models(route.gives))]
     _, schemas = models_json_schema(
         [(model, "validation") for model in dict.fromkeys(models)], ref_template=REF, by_alias=True
     )
@@ -87,8 +88,14 @@ def _operation(route: Route) -> dict[str, Any]:
 def _answer(route: Route) -> dict[str, Any]:
     if route.path == "/metrics":
         return {"description": "Prometheus's text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    schema = _ref(route.gives.__name__) if route.gives is not None else {"type": "object"}
+    refs = [_ref(model.__name__) for model in _models(route.gives)]
+    schema = {"anyOf": refs} if len(refs) > 1 else refs[0] if refs else {"type": "object"}
     return {"description": "OK", "content": {"application/json": {"schema": schema}}}
+
+
+def _models(given: type[BaseModel] | UnionType | None) -> tuple[type[BaseModel], ...]:
+    """Those of a union, the one, or none."""
+    return get_args(given) if isinstance(given, UnionType) else () if given is None else (given,)
 
 
 def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:

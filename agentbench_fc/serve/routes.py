@@ -92,7 +92,7 @@ def table(service: Service) -> list[Route]:
             handler=s.cancel,
             summary="Ends a session, or the start that was sent with a request_id; safe to repeat.",
             takes=schema.CancelRequest,
-            gives=schema.TurnReply,
+            gives=schema.TurnReply | schema.CancelStartReply,
             by_session=True,
         ),
         Route(

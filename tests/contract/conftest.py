@@ -1,4 +1,4 @@
-"""The public packages of AgentRL, each in a virtual environment of its own that is made once and kept."""
+"""Public packages that our wire is held against, each in a virtual environment of its own, made once and kept."""
 
 import fcntl
 import os
@@ -57,3 +57,9 @@ def agentrl_eval() -> Path:
 def agentrl_worker() -> Path:
     """The interpreter that has AgentRL's worker."""
     return environment("agentrl-worker==0.4.0")
+
+
+@pytest.fixture(scope="session")
+def schemathesis() -> Path:
+    """The interpreter that has Schemathesis."""
+    return environment("schemathesis==4.32.5")
