@@ -26,8 +26,6 @@ K1 = 0.9
 B = 0.4
 TOP = 50
 """Results of a query, as in the original."""
-LOOKUP_FACTOR = 8
-"""A term is looked up per candidate, instead of scanned, when its postings outnumber the candidates this many times."""
 
 
 class Index:
@@ -60,24 +58,33 @@ class Index:
     def _candidates(self, terms: Sequence[tuple[int, int]], top: int) -> NDArray[np.int32]:
         """Every document that can be among the best: what is left out cannot reach the score of the `top`-th."""
         bounds = [float(self._maxima[number]) * count for number, count in terms]
+        totals = np.zeros(len(self._ranks), np.float64)  # pages that are never touched cost nothing
         docs = np.empty(0, np.int32)
-        scores = np.empty(0, np.float64)
         for position, (number, count) in enumerate(terms):
             rest = sum(bounds[position:])
-            if len(docs) >= top:
-                threshold = float(np.partition(scores, -top)[-top])
-                if rest < threshold * (1 - 1e-6):  # an unseen document cannot reach it any more
-                    kept = scores + rest >= threshold * (1 - 1e-6)
-                    docs, scores = docs[kept], scores[kept]
-                    scores += self._lookup(docs, number, count)
-                    continue
+            if len(docs) >= top and rest < _reached(totals[docs], top):  # an unseen document cannot reach it any more
+                return self._narrowed(docs, totals[docs], terms[position:], bounds[position:], top)
             found, weights = self._postings(number)
-            merged = np.union1d(docs, found)
-            total = np.zeros(len(merged), np.float64)
-            total[np.searchsorted(merged, docs)] = scores
-            total[np.searchsorted(merged, found)] += weights.astype(np.float64) * count
-            docs, scores = merged, total
-        return docs
+            before = totals[found]
+            docs = np.concatenate([docs, found[before == 0]])
+            before += weights.astype(np.float64) * count
+            totals[found] = before
+        return _best(docs, totals[docs], top)
+
+    def _narrowed(
+        self,
+        docs: NDArray[np.int32],
+        scores: NDArray[np.float64],
+        terms: Sequence[tuple[int, int]],
+        bounds: Sequence[float],
+        top: int,
+    ) -> NDArray[np.int32]:
+        """Looks the common terms up for the documents that can still be among the best."""
+        for position, (number, count) in enumerate(terms):
+            kept = scores + sum(bounds[position:]) >= _reached(scores, top)
+            docs, scores = docs[kept], scores[kept]
+            scores += self._lookup(docs, number, count)
+        return _best(docs, scores, top)
 
     def _score(self, docs: NDArray[np.int32], terms: Sequence[tuple[int, int]]) -> NDArray[np.float32]:
         total = np.zeros(len(docs), np.float64)
@@ -91,6 +98,15 @@ class Index:
         places[places == len(found)] = 0
         hits = found[places] == docs
         return np.where(hits, weights[places].astype(np.float64) * count, 0.0)
+
+
+def _reached(scores: NDArray[np.float64], top: int) -> float:
+    """A little less than the `top`-th best score: sums in another order differ in their last digits."""
+    return float(np.partition(scores, -top)[-top]) * (1 - 1e-6)
+
+
+def _best(docs: NDArray[np.int32], scores: NDArray[np.float64], top: int) -> NDArray[np.int32]:
+    return docs if len(docs) <= top else docs[scores >= _reached(scores, top)]
 
 
 class _Terms:
