@@ -6,6 +6,7 @@ is lost, doubled or stuck, and all slots come back.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -120,11 +121,12 @@ async def monkey(made: Cluster, seed: int) -> None:
     """Kills, stops and restarts, until it is cancelled."""
     dice = random.Random(seed)
     workers = range(1, len(made.ports))
-    while True:
+    deeds = ["kill worker", "kill controller", "stop worker", "stop controller", "kill worker"]
+    for round_number in itertools.count():
         for n, proxy in enumerate(made.proxies):
             proxy.misbehave(dice.choice(KINDS), share=0.05, seed=dice.randrange(2**31) + n)
-        await asyncio.sleep(dice.uniform(0.5, 1.5))
-        deed = dice.choice(["kill worker", "kill controller", "stop worker", "stop controller", "kill worker"])
+        await asyncio.sleep(dice.uniform(0.5, 1.5) if round_number else 0.3)
+        deed = dice.choice(deeds) if round_number else "kill worker"  # however fast the machine, one worker dies
         number = 0 if "controller" in deed else dice.choice(workers)
         if deed.startswith("kill"):
             await made.kill(number)
@@ -145,7 +147,7 @@ async def play(client: HttpClient, target: int) -> str:
         turn = await client.start_sample("counter", target - 1)
         for number in range(1, target + 1):
             turn = await client.interact(turn.session_id, call("add", number=1), number)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)  # a model thinks
         turn = await client.interact(turn.session_id, call("submit"), target + 1)
     except InfrastructureError as error:
         return f"reported: {type(error).__name__}"
