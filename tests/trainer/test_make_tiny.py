@@ -200,13 +200,13 @@ def test_copying_comes_suddenly_and_holds_on_fresh_sequences() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = Qwen3Config(
-        vocab_size=200, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=1024, hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=4, head_dim=32, tie_word_embeddings=True, bos_token_id=None, eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
-    stage = CopyStage(length=64, batch=16, max_steps=2500, loss=0.5)
-    [steps] = pretrain_copying(model, range(7, 200), stages=[stage])
+    stage = CopyStage(length=64, batch=16, max_steps=3000, loss=0.5)
+    [steps] = pretrain_copying(model, range(7, 1024), stages=[stage])
     assert steps < stage.max_steps
-    ids, labels = copy_batch(torch.arange(7, 200), stage, torch.Generator().manual_seed(99))
+    ids, labels = copy_batch(torch.arange(7, 1024), stage, torch.Generator().manual_seed(99))
     with torch.no_grad():
         assert model(input_ids=ids, labels=labels).loss < 1.0
