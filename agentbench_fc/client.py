@@ -173,7 +173,7 @@ class LocalClient:
         if isinstance(found, Ended):
             if turn is not None and turn == found.last.turn and turn > 0 and not found.cancelled:
                 return handed_out(found.last)
-            raise Gone(self._gone_text(found))
+            raise Gone(found.gone_text())
         entry = found
 
         def play() -> Turn:
@@ -196,10 +196,10 @@ class LocalClient:
         """Begins the idle time anew; see `Client.renew`."""
         entry = self._find(session_id)
         if isinstance(entry, Ended):
-            raise Gone(self._gone_text(entry))
+            raise Gone(entry.gone_text())
         if not entry.busy.locked():
             self._leases.renew(session_id)
-        return self._info(entry)
+        return entry.info(self._leases, self._worker_id)
 
     async def fork(self, session_id: str, turn: int | None = None) -> Turn:
         """A new session from an old one; see `Client.fork`."""
@@ -227,7 +227,7 @@ class LocalClient:
         """The open sessions, oldest first."""
         with self._lock:
             entries = list(self._open.values())
-        return [self._info(entry) for entry in entries]
+        return [entry.info(self._leases, self._worker_id) for entry in entries]
 
     async def list_workers(self) -> list[WorkerInfo]:
         """One worker, this process."""
@@ -470,11 +470,6 @@ class LocalClient:
             raise NotFound(f"no session {session_id!r} [client]. It never was, or ended long ago; start another one.")
         return found
 
-    def _gone_text(self, ended: Ended) -> str:
-        reason = ended.last.metrics.get("reason")
-        why = f"{ended.last.status!s}: {reason}" if reason else str(ended.last.status)
-        return f"the session has finished as {why} [session {ended.last.session_id}]. Start another one."
-
     # one call at a time
 
     def _hold(self, entry: Opened) -> None:
@@ -495,23 +490,6 @@ class LocalClient:
             raise
         future.add_done_callback(lambda _: self._let_go(entry))  # before the waiter hears of it, and if it is gone
         return await _answer(future)
-
-    def _info(self, entry: Opened) -> SessionInfo:
-        session = entry.session
-        return SessionInfo(
-            session_id=session.id,
-            task=entry.task,
-            sample=session.sample.id,
-            split=session.sample.split,
-            seed=session.seed,
-            profile=session.task.spec.profile,
-            turn=session.turn,
-            busy=entry.busy.locked(),
-            age_s=self._leases.age(session.id),
-            expires_in_s=self._leases.seconds_left(session.id),
-            parent=session.parent[0] if session.parent else None,
-            worker=self._worker_id,
-        )
 
 
 def _close_pools(*pools: Pool) -> None:

@@ -6,6 +6,8 @@ Not here: what is done with them (client.py).
 import threading
 
 from agentbench_fc.episode import Turn
+from agentbench_fc.leases import Leases
+from agentbench_fc.protocol import SessionInfo
 from agentbench_fc.session import Session
 
 
@@ -20,6 +22,24 @@ class Opened:
         self.busy = threading.Lock()
         self.written = False
 
+    def info(self, leases: Leases, worker: str) -> SessionInfo:
+        """What a client tells of it."""
+        session = self.session
+        return SessionInfo(
+            session_id=session.id,
+            task=self.task,
+            sample=session.sample.id,
+            split=session.sample.split,
+            seed=session.seed,
+            profile=session.task.spec.profile,
+            turn=session.turn,
+            busy=self.busy.locked(),
+            age_s=leases.age(session.id),
+            expires_in_s=leases.seconds_left(session.id),
+            parent=session.parent[0] if session.parent else None,
+            worker=worker,
+        )
+
 
 class Ended:
     """What is left of a finished session: its last turn, and for a while its record."""
@@ -31,6 +51,12 @@ class Ended:
         self.cancelled = cancelled
         """The last turn was not played by the agent."""
         self.opened: Opened | None = opened
+
+    def gone_text(self) -> str:
+        """Why it takes no further turn."""
+        reason = self.last.metrics.get("reason")
+        why = f"{self.last.status!s}: {reason}" if reason else str(self.last.status)
+        return f"the session has finished as {why} [session {self.last.session_id}]. Start another one."
 
 
 class Slot:
