@@ -266,15 +266,77 @@ class Optimization:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffPolicy:
+    """What makes up for tokens that another policy sampled than the one that is trained; see docs/algorithms.md."""
+
+    ratio: Literal["conditional", "mixture", "paper"] = "conditional"
+    """The denominator of a token's ratio: the engine that sampled it (`conditional`), the whole pool as it was drawn
+    from (`mixture`: less variance, one more forward pass per version), or none (`paper`: stale counts as fresh)."""
+    mode: Literal["behavior", "decoupled"] = "behavior"
+    """`behavior`: the clip is around the sampling policy. `decoupled`: around the policy at the start of the step, and
+    the ratio to the sampling policy is a weight (one more forward pass)."""
+    correction: Literal["none", "truncate", "mask"] = "none"
+    """What happens to a ratio beyond the bounds: nothing; it is set to the bound (only `decoupled`: in `behavior` the
+    clip and `delta` do it); or its tokens leave the loss and its denominator."""
+    level: Literal["token", "turn"] = "token"
+    """Whose ratio is held against the bounds: each token's own, or that of its whole agent turn."""
+    turn_ratio: Literal["mean", "product"] = "mean"
+    """A turn's ratio: the geometric mean of its tokens' ratios, or their exact product, which long turns let explode."""
+    max_ratio: float = 2.0
+    """Upper bound of the ratio."""
+    min_ratio: float = 0.0
+    """Lower bound of the ratio."""
+    m2_threshold: float = 0.0
+    """Mean squared log-ratio that a batch may keep: above it, the tokens that lead furthest away leave the loss
+    (M2PO; 0.04 is its value). 0: off."""
+    max_mismatch: float = 1.0
+    """Mean |log-ratio| over tokens of the trained version itself from which on the engines hold other weights than the
+    trainer: the run ends. 0: not checked."""
+
+    def __post_init__(self) -> None:
+        for name in ("min_ratio", "m2_threshold", "max_mismatch"):
+            _check(getattr(self, name), f"off_policy.{name}", "Use 0 or more.", low=0)
+        _check(self.max_ratio, "off_policy.max_ratio", "Use 1 or more: an unchanged policy has ratio 1.", low=1)
+        if self.min_ratio >= 1:
+            raise CallerError(
+                f"min_ratio is {self.min_ratio} [off_policy.min_ratio]. Use less than 1: an unchanged policy has ratio 1."
+            )
+        if self.ratio == "paper" and (self.mode, self.correction, self.m2_threshold) != ("behavior", "none", 0):
+            raise CallerError(
+                "ratio=paper has no ratio that could be decoupled, bounded or masked [off_policy]. "
+                "Use ratio=conditional or mixture, or leave mode, correction and m2_threshold at their defaults."
+            )
+        if self.correction == "truncate" and self.mode == "behavior":
+            raise CallerError(
+                "correction=truncate with mode=behavior [off_policy]. There the clip and optimization.delta bound the "
+                "ratio: use mode=decoupled, or correction=mask."
+            )
+
+    @property
+    def needs_survey(self) -> bool:
+        """Whether the whole batch's log-probs must be known before its first gradient."""
+        masks = self.correction != "none" or self.m2_threshold > 0
+        return self.mode == "decoupled" or self.ratio == "mixture" or masks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Normalization:
     """From rewards to advantages: within the group, then within the task."""
 
     group_scale: Literal["std", "none"] = "std"
     """`std`: (reward - mean) / std of the group (GRPO); `none`: only the mean is subtracted."""
-    task: Literal["batch", "none"] = "batch"
-    """`batch`: zero mean and unit deviation over the trained tokens of each task in the batch (AgentRL)."""
+    task: Literal["batch", "stream", "global", "none"] = "batch"
+    """`batch`: zero mean and unit deviation over the trained tokens of each task in the batch (AgentRL); `stream`: by
+    running statistics of each task; `global`: over all tasks together, for comparison only."""
     center: bool = True
     """False: a task's advantages are scaled only, so no sign can flip."""
+    spread: Literal["std", "mad"] = "std"
+    """What is scaled to 1: the deviation, or 1.4826 times the median absolute deviation from the median, which a few
+    extreme rewards do not move (where it is 0, the deviation)."""
+    decay: float = 0.9
+    """Of the running statistics, per batch that holds the task; 0 is the last batch alone, 1 never forgets."""
+    floor: float = 0.0
+    """The least that is divided by; above 0 a nearly constant task is not blown up to unit deviation."""
     exclude_zero_variance: bool = True
     """Groups whose rewards are all equal keep advantage 0 and stay out of the task's statistics; False: the paper."""
     tolerance: float = 1e-6
@@ -282,6 +344,9 @@ class Normalization:
 
     def __post_init__(self) -> None:
         _check(self.tolerance, "normalization.tolerance", "Use 0 or more.", low=0)
+        _check(self.floor, "normalization.floor", "Use 0 or more.", low=0)
+        if not 0 <= self.decay <= 1:
+            raise CallerError(f"decay is {self.decay} [normalization.decay]. Use a value from 0 to 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,6 +404,7 @@ class RunConfig:
     engines: Engines = field(default_factory=Engines)
     batch: Batch = field(default_factory=Batch)
     optimization: Optimization = field(default_factory=Optimization)
+    off_policy: OffPolicy = field(default_factory=OffPolicy)
     normalization: Normalization = field(default_factory=Normalization)
     evaluation: Evaluation = field(default_factory=Evaluation)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -376,6 +442,16 @@ class RunConfig:
             raise CallerError(
                 f"min_trajectories is {self.batch.min_trajectories} [batch.min_trajectories]. At most {capacity} can "
                 "be in flight and queued: lower it, or raise rollout.max_groups or rollout.queue_groups."
+            )
+        if self.off_policy.ratio == "mixture" and not self.engines.used_stale:
+            raise CallerError(
+                "ratio=mixture with one policy to draw from [off_policy.ratio]. "
+                "Use ratio=conditional, or engines.stale=1 with cross_policy=step or trajectory."
+            )
+        if self.off_policy.mode == "decoupled" and self.optimization.loss_type == "vespo":
+            raise CallerError(
+                "mode=decoupled with loss_type=vespo [off_policy.mode]. VESPO weighs whole sequences by their ratio to "
+                "the sampling policy itself: use mode=behavior, or loss_type dapo or cispo."
             )
         # a frozen dataclass resolves its own defaults in the only place that sees both sections
         object.__setattr__(self, "tasks", tuple(self._resolved(task) for task in self.tasks))
