@@ -116,11 +116,15 @@ class Rollout:
     """The rollout process: how much is in flight and how long anything may take."""
 
     max_groups: int = 8
-    """Groups in flight at once; each holds `group_size` episodes."""
+    """Places for episodes, in groups: `max_groups` x `group_size` are played at once."""
+    max_episodes: int = 0
+    """Places for episodes where that is no whole number of groups, e.g. 1: one after the other; 0: see `max_groups`."""
     queue_groups: int = 4
     """Finished groups that may wait for the trainer; fewer are fresher. When full, admission stops, nothing is lost."""
+    depth: Literal["auto", "full"] = "auto"
+    """What may be on its way: `auto` just above what keeps the trainer busy, `full` all that `staleness.max_lag` allows."""
     straggler_s: float = 120.0
-    """Seconds from a group's admission after which its unfinished members are cancelled and masked."""
+    """Seconds from its start after which an unfinished episode is cancelled and masked."""
     generate_timeout_s: float = 60.0
     """Deadline of one agent turn on an engine; afterwards another engine is tried."""
     start_timeout_s: float = 300.0
@@ -134,6 +138,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         _check(self.max_groups, "rollout.max_groups", "Use 1 or more.", low=1)
+        _check(self.max_episodes, "rollout.max_episodes", "Use 0 (by max_groups) or more.", low=0)
         _check(self.queue_groups, "rollout.queue_groups", "Use 1 or more.", low=1)
         _check(self.retries, "rollout.retries", "Use 0 or more.", low=0)
         for name in ("straggler_s", "generate_timeout_s", "start_timeout_s"):
@@ -159,12 +164,18 @@ class Staleness:
 class Engines:
     """The pool that samples: fresh engines follow every step, stale ones lag (cross-policy sampling)."""
 
-    kind: Literal["transformers"] = "transformers"
-    """`transformers`: in the rollout side's own processes, nothing to start."""
+    kind: Literal["transformers", "sglang"] = "transformers"
+    """`transformers`: in processes of our own, nothing to start; `sglang`: servers that run already (docs/engines.md)."""
     fresh: int = 1
-    """Engines with the newest weights."""
+    """Engines with the newest weights; with `sglang` as many as `fresh_urls`."""
     stale: int = 1
-    """Engines that take new weights only every `stale_sync_steps`."""
+    """Engines that take new weights only every `stale_sync_steps`; with `sglang` as many as `stale_urls`."""
+    fresh_urls: tuple[str, ...] = ()
+    """`sglang`: servers that follow every step, e.g. `http://gpu1:30000,http://gpu2:30000`."""
+    stale_urls: tuple[str, ...] = ()
+    """`sglang`: servers that lag."""
+    api_key_env: str = ""
+    """`sglang`: variable that holds the servers' key, where they ask for one."""
     cross_policy: Literal["step", "trajectory", "none"] = "step"
     """What one draw from the pool decides: one agent turn (the paper), a whole trajectory, or fresh engines only."""
     stale_sync_steps: int = 4
@@ -174,16 +185,44 @@ class Engines:
     batch_wait_ms: float = 3.0
     """How long an idle engine waits for further requests before it starts."""
     weights_dir: Path | None = None
-    """Where weight versions pass from the trainer to the engines; None: memory-backed where there is room."""
+    """Where weight versions pass from the trainer to the engines; None: memory-backed where there is room. Servers on
+    other machines need a folder that they see under the same path."""
+    restarts: int = 3
+    """How often a dead engine is brought back (its process started, its server found again) before it stays out."""
+    canary: Literal["error", "warn", "off"] = "error"
+    """After each publication the engines' log-probs are held against the trainer's: what a difference does. Engines that
+    differ at the start end the run in either case."""
+    canary_tolerance: float = 0.0
+    """Mean difference of log-probs that is no fault; 0: 0.01 for engines of our own in float32, else 0.1."""
 
     def __post_init__(self) -> None:
+        self._check_urls()
         _check(self.fresh, "engines.fresh", "At least one engine must follow the trainer.", low=1)
         _check(self.stale, "engines.stale", "Use 0 or more.", low=0)
         _check(self.stale_sync_steps, "engines.stale_sync_steps", "Use 1 or more.", low=1)
         _check(self.max_batch, "engines.max_batch", "Use 1 or more.", low=1)
         _check(self.batch_wait_ms, "engines.batch_wait_ms", "Use 0 or more milliseconds.", low=0)
+        _check(self.restarts, "engines.restarts", "Use 0 (never) or more.", low=0)
+        _check(self.canary_tolerance, "engines.canary_tolerance", "Use 0 (by kind and dtype) or more.", low=0)
         if self.fresh + self.stale > 127:
             raise CallerError(f"{self.fresh + self.stale} engines [engines]. A pool holds at most 127.")
+
+    def _check_urls(self) -> None:
+        """Servers are counted by their addresses: what reads `fresh` and `stale` need not know the kind."""
+        urls = [*self.fresh_urls, *self.stale_urls]
+        if self.kind != "sglang":
+            if urls:
+                raise CallerError(f"addresses are given for kind {self.kind} [engines]. Set engines.kind=sglang.")
+            return
+        if not self.fresh_urls:
+            raise CallerError("no server follows the trainer [engines.fresh_urls]. Name at least one address.")
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise CallerError(f"{url!r} is no address [engines]. Use http://host:port.")
+        if doubled := sorted({url for url in urls if urls.count(url) > 1}):
+            raise CallerError(f"{', '.join(doubled)} given twice [engines]. A server is fresh or stale, once.")
+        object.__setattr__(self, "fresh", len(self.fresh_urls))
+        object.__setattr__(self, "stale", len(self.stale_urls))
 
     @property
     def used_stale(self) -> int:
@@ -199,6 +238,9 @@ class Batch:
     """A step waits for so many."""
     max_trajectories: int = 96
     """A step takes no more; the rest stays queued. Whole groups only."""
+    refill: float = 1.0
+    """Above 1, groups with equal rewards do not count and others are played in their place; a step takes at most
+    `refill` x `min_trajectories` in all. They are in the figures all the same. 1: they count, and teach nothing."""
     micro_batch_tokens: int = 8192
     """Padded tokens (rows x longest) of one forward pass; the gradient does not depend on it."""
     wait_s: float = 300.0
@@ -208,6 +250,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         _check(self.min_trajectories, "batch.min_trajectories", "Use 1 or more.", low=1)
+        _check(self.refill, "batch.refill", "Use 1 (no refill) or more, e.g. 3.", low=1)
         _check(self.micro_batch_tokens, "batch.micro_batch_tokens", "Use 1 or more.", low=1)
         for name in ("wait_s", "stall_report_s"):
             _check(getattr(self, name), f"batch.{name}", "Use seconds > 0.", low=0, strict=True)
@@ -437,6 +480,11 @@ class RunConfig:
                 f"micro_batch_tokens is {self.batch.micro_batch_tokens} [batch.micro_batch_tokens]. "
                 f"It must hold one trajectory: sampling.max_context = {self.sampling.max_context}."
             )
+        if self.batch.refill > 1 and not self.normalization.exclude_zero_variance:
+            raise CallerError(
+                "groups with equal rewards are refilled and trained on at once [batch.refill, "
+                "normalization.exclude_zero_variance]. Set refill=1, or exclude_zero_variance=true."
+            )
         capacity = (self.rollout.max_groups + self.rollout.queue_groups) * self.group_size
         if self.batch.min_trajectories > capacity:
             raise CallerError(
@@ -463,6 +511,16 @@ class RunConfig:
         prompt = task.prompt if task.prompt != AUTO else "compact" if tiny else "default"
         options = dict(TINY_OPTIONS.get(task.name, {}) if tiny else {}, **task.options)
         return replace(task, prompt=prompt, options=options)
+
+    @property
+    def places(self) -> int:
+        """Episodes that are played at once."""
+        return self.rollout.max_episodes or self.rollout.max_groups * self.group_size
+
+    @property
+    def refill_tolerance(self) -> float | None:
+        """Rewards within it are equal and their group is refilled; None: no group is."""
+        return self.normalization.tolerance if self.batch.refill > 1 else None
 
     @property
     def trained_tasks(self) -> tuple[TaskMix, ...]:

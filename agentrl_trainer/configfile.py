@@ -170,6 +170,11 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _build(typing.cast("type[Any]", hint), value, where)
     if hint == tuple[TaskMix, ...]:
         return tuple(_build(TaskMix, _task(entry), where) for entry in _entries(value))
+    if hint == tuple[str, ...]:
+        texts = value.split(",") if isinstance(value, str) else value or []
+        if not isinstance(texts, list | tuple):
+            raise CallerError(f"{where} is {_kind(value)} [{where}]. Give texts, as a list or divided by commas.")
+        return tuple(text for entry in texts if (text := str(_scalar(str, entry, where)).strip()))
     if origin is types.UnionType:  # only `X | None` occurs
         return None if value is None else _value(arguments[0], value, where)
     if origin is Literal:

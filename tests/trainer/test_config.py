@@ -56,6 +56,11 @@ from agentrl_trainer.configfile import from_dict, load_config, to_dict, to_yaml
         (["rollout.abnormal_penalty=0.2"], "from -1 to 0"),
         (["engines.fresh=0"], "At least one engine"),
         (["engines.fresh=100", "engines.stale=100"], "at most 127"),
+        (["engines.kind=sglang"], "no server follows the trainer"),
+        (["engines.fresh_urls=http://a:1"], "Set engines.kind=sglang"),
+        (["engines.kind=sglang", "engines.fresh_urls=gpu1:30000"], "Use http://host:port"),
+        (["engines.kind=sglang", "engines.fresh_urls=http://a:1", "engines.stale_urls=http://a:1"], "given twice"),
+        (["engines.kind=sglang", "engines.fresh_urls={a: 1}"], "as a list or divided by commas"),
         (["trl=3"], "Give keys and values"),
         (["normalization.center=1"], "true or false"),
     ],
@@ -139,3 +144,11 @@ def test_the_shipped_configurations_are_whole() -> None:
     read = {file.stem: load_config(file) for file in files}
     assert read["quickstart"] == RunConfig()
     assert read["synchronous"].staleness.max_lag == 0
+
+
+def test_servers_are_counted_by_their_addresses() -> None:
+    config = load_config(
+        overrides=["engines.kind=sglang", "engines.fresh_urls=http://a:1, http://b:2", "engines.stale_urls=[http://c:3]"]
+    )
+    assert (config.engines.fresh, config.engines.stale) == (2, 1)
+    assert from_dict(to_dict(config)) == config
