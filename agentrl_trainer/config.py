@@ -122,7 +122,7 @@ class Rollout:
     queue_groups: int = 4
     """Finished groups that may wait for the trainer; fewer are fresher. When full, admission stops, nothing is lost."""
     depth: Literal["auto", "full"] = "auto"
-    """What may be on its way: `auto` just above what keeps the trainer busy, `full` all that `staleness.max_lag` allows."""
+    """What may be on its way: `auto` just above what keeps the trainer busy, `full` all that `max_lag` allows."""
     straggler_s: float = 120.0
     """Seconds from its start after which an unfinished episode is cancelled and masked."""
     generate_timeout_s: float = 60.0

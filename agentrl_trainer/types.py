@@ -79,3 +79,17 @@ class Group:
     def usable(self) -> list[Trajectory]:
         """Trajectories that may enter statistics and loss."""
         return [t for t in self.trajectories if t.usable and t.reward is not None]
+
+    def informative(self, tolerance: float) -> bool:
+        """Whether the rewards differ by more than `tolerance`: only then does the group say what is better."""
+        rewards = [t.reward for t in self.usable if t.reward is not None]
+        return len(rewards) > 1 and max(rewards) - min(rewards) > tolerance
+
+    def counted(self, refill: float | None) -> int:
+        """Trajectories that count towards a batch: the usable ones.
+
+        Args:
+            refill: Tolerance within which rewards are equal; such a group counts nothing, so that others are played
+                in its place. None: every usable trajectory counts.
+        """
+        return len(self.usable) if refill is None or self.informative(refill) else 0

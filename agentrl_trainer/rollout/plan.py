@@ -1,17 +1,15 @@
-"""Which sample comes next, and whether a group may start: pure decisions, no task, no client, no clock.
+"""Which sample comes next: pure decisions, no task, no client, no clock.
 
 >>> plan = SamplePlan({"db": (1.0, ["db/train/0", "db/train/1"]), "kg": (1.0, ["kg/train/0"])}, seed=0)
 >>> [plan.next().task for _ in range(4)]
 ['db', 'kg', 'db', 'kg']
->>> room(running=2, max_running=8, waiting=20, group_size=8, batch=32, max_lag=0)
-0
+>>> [plan.next(full={"kg"}).task for _ in range(2)], plan.next().task   # at its limit, passed over, made up for
+(['db', 'db'], 'kg')
 
 Group n of a run is the same in every process: its id, sample and seed follow from the run's seed and n alone. A resumed
 run skips the ids that were consumed.
 
-Not here: running what was decided (scheduler.py).
-Source: the capacity rule is AReaL's, arXiv 2505.24298, over whole groups and with consumed trajectories in the place of
-versions times batch size, since a dynamic batch has no fixed size.
+Not here: running what was decided (scheduler.py); how many may run (depth.py).
 """
 
 import random
@@ -19,6 +17,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentbench_fc.errors import CallerError
+
+PASSED_OVER = 16
+"""Groups of tasks at their limit that others may overtake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,29 @@ class SamplePlan:
         self._drawn = dict.fromkeys(self._tasks, 0)
         self._orders: dict[str, tuple[int, list[str]]] = {}
         self._number = 0
+        self._passed_over: list[Draw] = []
 
-    def next(self) -> Draw:
-        """The next group that is not done."""
-        while True:
+    def next(self, full: Collection[str] = (), *, ahead: int = PASSED_OVER) -> Draw | None:
+        """The next group that is not done and whose task has room; those passed over come first.
+
+        Args:
+            full: Tasks that take no further group now.
+            ahead: At most so many groups are passed over; then the others wait too, since the mix is promised.
+
+        Returns:
+            None: what comes next has to wait.
+        """
+        for place, draw in enumerate(self._passed_over):
+            if draw.task not in full:
+                return self._passed_over.pop(place)
+        while len(self._passed_over) < max(1, ahead):
             draw = self._draw()
-            if draw.group_id not in self._done:
+            if draw.group_id in self._done:
+                continue
+            if draw.task not in full:
                 return draw
+            self._passed_over.append(draw)
+        return None
 
     def _draw(self) -> Draw:
         number, self._number = self._number, self._number + 1
@@ -91,19 +108,3 @@ class SamplePlan:
             random.Random(f"{self._seed}/{task}/{epoch}").shuffle(order)
             known = self._orders[task] = (epoch, order)
         return known[1][position]
-
-
-def room(*, running: int, max_running: int, waiting: int, group_size: int, batch: int, max_lag: int) -> int:
-    """How many groups may start now.
-
-    Args:
-        running: Groups in flight.
-        max_running: Most groups in flight.
-        waiting: Usable trajectories that are finished but whose step has not been published yet.
-        group_size: Trajectories of a group.
-        batch: Trajectories that a step takes at least.
-        max_lag: Bound of the lag in versions. What is in flight or waiting never exceeds `max_lag + 1` batches (by more
-            than a part of one group), so what starts now is consumed at most `max_lag` versions later.
-    """
-    free = (max_lag + 1) * batch - waiting - running * group_size
-    return max(0, min(max_running - running, -(-free // group_size)))

@@ -1,27 +1,31 @@
-"""Keeps groups in flight: admits whole groups while there is room, plays their members, hands each group out once.
+"""Keeps episodes in flight: admits whole groups while there is room, plays their members, hands each group out once.
 
-What goes in comes out once: every admitted group reaches `out`, with every member in it, usable or not. A full `out`
-stops admission; nothing polls and nothing is dropped. Known faults are data; any other exception cancels all slots and
-surfaces whole.
+What goes in comes out once: every admitted group reaches `out`, with every member in it, usable or not, the oldest
+first. A group starts as soon as one place is free; its members take places as they come, so that places are never idle
+while a group waits for its last member. Groups that nobody takes keep their places: a full `out` stops admission,
+nothing polls and nothing is dropped. Known faults are data; any other exception cancels everything and surfaces whole.
 
-Not here: the order of samples and the pacing rule (plan.py), one episode (trajectory.py), other processes (worker.py).
+Not here: the order of samples (plan.py), how much is on its way (depth.py), one episode (trajectory.py), other
+processes (worker.py).
 """
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentbench_fc.errors import InfrastructureError
-from agentrl_trainer.rollout.plan import Draw, SamplePlan, room
+from agentrl_trainer.rollout.depth import Depth
+from agentrl_trainer.rollout.plan import Draw, SamplePlan
 from agentrl_trainer.types import Group, Trajectory
 
 logger = logging.getLogger(__name__)
 HOPELESS_ROUNDS = 3
-"""So many times `max_groups` groups in a row without one usable member: nothing will come any more."""
+"""So many times all places filled in a row without one usable member: nothing will come any more."""
 
 
 class PlayMember(Protocol):
@@ -37,15 +41,29 @@ class Limits:
     """The numbers that pace admission."""
 
     group_size: int
-    max_groups: int
+    places: int
+    """Episodes that are played at once."""
     batch: int
     """Trajectories that a step takes at least."""
     max_lag: int
     straggler_s: float
+    auto_depth: bool = True
+    """Hold the depth just above what keeps the trainer busy; False: at the bound of the lag."""
+    refill: float | None = None
+    """Tolerance within which a group's rewards are equal and the group does not count; see `Group.counted`."""
 
 
 class Scheduler:
-    """Supervises the slots; one event loop, no locks."""
+    """Supervises the groups; one event loop, no locks.
+
+    Args:
+        plan: What is played, in order.
+        play: Plays one member.
+        out: Where finished groups go.
+        limits: Of everything.
+        task_places: Places of tasks that have a limit of their own, by name; others may take some too.
+        clock: Seconds, monotonic.
+    """
 
     def __init__(
         self,
@@ -54,21 +72,34 @@ class Scheduler:
         out: "asyncio.Queue[Group]",
         limits: Limits,
         *,
+        task_places: Mapping[str, asyncio.Semaphore] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._plan = plan
         self._play = play
         self._out = out
         self._limits = limits
+        self._task_places = task_places or {}
         self._clock = clock
-        self._changed = asyncio.Condition()
+        self._depth = Depth(
+            batch=limits.batch, max_lag=limits.max_lag, group_size=limits.group_size, auto=limits.auto_depth
+        )
+        self._places = asyncio.Semaphore(limits.places)
+        self._moved = asyncio.Event()  # something happened that admission may have waited for
+        self._ready = asyncio.Event()
+        self._finished: list[tuple[int, Group]] = []  # a heap, oldest group on top
+        self._handing = 0
         self._held = 0
         self._version: int | None = None
+        self._members = 0
+        self._outside: Counter[str] = Counter()
         self._running = 0
         self._waiting = 0
         self._hopeless = 0
         self.groups = 0
         """Groups admitted so far."""
+        self.uninformative = 0
+        """Groups so far whose rewards were all equal; counted only where they are refilled."""
         self.episodes = 0
         """Episodes that ended so far."""
         self.statuses: Counter[str] = Counter()
@@ -83,15 +114,21 @@ class Scheduler:
             InfrastructureError: no member of many groups in a row could be used.
         """
         async with asyncio.TaskGroup() as tasks:
-            for number in range(self._limits.max_groups):
-                tasks.create_task(self._slot(), name=f"slot-{number}")
+            tasks.create_task(self._hand_out(), name="hand out")
+            while True:
+                draw, version, number = await self._admit()
+                tasks.create_task(self._play_group(draw, version, number), name=draw.group_id)
 
     async def published(self, version: int, consumed: int) -> None:
-        """A new version is in the engines, made from `consumed` trajectories; the first call opens admission."""
-        async with self._changed:
-            self._version = version
-            self._waiting -= consumed
-            self._changed.notify_all()
+        """A new version is in the engines, made from `consumed` counted trajectories; the first call opens admission.
+
+        A negative number takes trajectories over that another scheduler has handed out and no step has consumed.
+        """
+        self._waiting -= consumed
+        if self._version is not None:
+            self._depth.published(ready=self._waiting)
+        self._version = version
+        self._moved.set()
 
     async def hold(self) -> None:
         """Stops admission, e.g. for an evaluation; groups in flight go on."""
@@ -99,47 +136,52 @@ class Scheduler:
 
     async def release(self) -> None:
         """Undoes one `hold`."""
-        async with self._changed:
-            self._held -= 1
-            self._changed.notify_all()
+        self._held -= 1
+        self._moved.set()
 
-    def stats(self) -> dict[str, int]:
-        """Where the groups are."""
+    def stats(self) -> dict[str, Any]:
+        """Where the groups are, and what admission waits for."""
         return {
             "admitted_groups": self.groups,
             "running_groups": self._running,
+            "playing_episodes": self._members - self._outside.total(),
             "waiting_trajectories": self._waiting,
-            "held": self._held,
+            "uninformative_groups": self.uninformative,
+            "depth": self._depth.target,
             "version": -1 if self._version is None else self._version,
+            "admission": self._obstacle() or "open",
         }
 
-    async def _slot(self) -> None:
+    async def _admit(self) -> tuple[Draw, int, int]:
         while True:
-            draw, version = await self._admit()
-            group = await self._play_group(draw, version)
-            await self._out.put(group)
-            self._judge(group)
+            if not self._obstacle() and (draw := self._plan.next(self._full_tasks())):
+                assert self._version is not None
+                self._running += 1
+                self._members += self._limits.group_size
+                self.groups += 1
+                return draw, self._version, self.groups
+            self._moved.clear()
+            await self._moved.wait()
 
-    async def _admit(self) -> tuple[Draw, int]:
-        async with self._changed:
-            while self._held or self._version is None or not self._room():
-                await self._changed.wait()
-            self._running += 1
-            self.groups += 1
-            return self._plan.next(), self._version
-
-    def _room(self) -> int:
+    def _obstacle(self) -> str:
+        """Why no group may start now; empty: one may."""
         limits = self._limits
-        return room(
-            running=self._running,
-            max_running=limits.max_groups,
-            waiting=self._waiting,
-            group_size=limits.group_size,
-            batch=limits.batch,
-            max_lag=limits.max_lag,
-        )
+        if self._version is None:
+            return "waits for the first weights"
+        if self._held:
+            return "held for an evaluation"
+        on_their_way = self._waiting + self._running * limits.group_size
+        if on_their_way >= self._depth.target:
+            return f"waits for a step: {on_their_way} trajectories on their way, depth {self._depth.target}"
+        untaken = len(self._finished) + self._handing
+        if self._members - self._outside.total() + untaken * limits.group_size >= limits.places:
+            return f"waits for places: {limits.places} are taken, {untaken} groups of them by groups that nobody takes"
+        return ""
 
-    async def _play_group(self, draw: Draw, version: int) -> Group:
+    def _full_tasks(self) -> set[str]:
+        return {name for name, places in self._task_places.items() if places.locked() or self._outside[name]}
+
+    async def _play_group(self, draw: Draw, version: int, number: int) -> None:
         started = self._clock()
         members: list[asyncio.Task[Trajectory]] = []
         async with asyncio.TaskGroup() as tasks:
@@ -154,14 +196,31 @@ class Scheduler:
             admitted_version=version,
             seconds=self._clock() - started,
         )
-        async with self._changed:
-            self._running -= 1
-            self._waiting += len(group.usable)
-            self._changed.notify_all()
-        return group
+        counted = group.counted(self._limits.refill)
+        self.uninformative += bool(group.usable) and not counted
+        self._running -= 1
+        self._waiting += counted
+        heapq.heappush(self._finished, (number, group))
+        self._ready.set()
+        self._moved.set()
 
     async def _member(self, draw: Draw, replica: int) -> Trajectory:
-        trajectory = await self._play(draw, replica, self._limits.straggler_s)
+        own = self._task_places.get(draw.task)
+        if own is not None:  # whoever waits for its task's place takes no other
+            self._outside[draw.task] += 1
+            self._moved.set()
+            try:
+                await own.acquire()
+            finally:
+                self._outside[draw.task] -= 1
+        try:
+            async with self._places:
+                trajectory = await self._play(draw, replica, self._limits.straggler_s)
+        finally:
+            if own is not None:
+                own.release()
+            self._members -= 1
+            self._moved.set()
         self.episodes += 1
         self.statuses[f"{draw.task}: {trajectory.status}"] += 1
         if not trajectory.usable:
@@ -169,10 +228,22 @@ class Scheduler:
             logger.warning("a member is masked, sample=%s: %s", draw.sample_id, trajectory.fault)
         return trajectory
 
+    async def _hand_out(self) -> None:
+        while True:
+            while not self._finished:
+                self._ready.clear()
+                await self._ready.wait()
+            _, group = heapq.heappop(self._finished)
+            self._handing = 1
+            await self._out.put(group)
+            self._handing = 0
+            self._moved.set()
+            self._judge(group)
+
     def _judge(self, group: Group) -> None:
         """A run in which nothing succeeds must not go on for ever."""
         self._hopeless = 0 if group.usable else self._hopeless + 1
-        if self._hopeless >= HOPELESS_ROUNDS * self._limits.max_groups:
+        if self._hopeless >= HOPELESS_ROUNDS * -(-self._limits.places // self._limits.group_size):
             raise InfrastructureError(
                 f"the last {self._hopeless} groups had no usable member [scheduler]. "
                 f"The last fault: {group.trajectories[-1].fault}"

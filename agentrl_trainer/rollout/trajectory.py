@@ -78,6 +78,7 @@ class Player:
         self._options = options
         self.phases: Counter[str] = Counter()
         """What the open episodes wait for just now: start, engine, environment."""
+        self._open: set[_Attempt] = set()
         self.tokens = 0
         """Sampled since the start."""
 
@@ -125,6 +126,12 @@ class Player:
             await attempt.abandon()
             raise
 
+    def longest_waits(self, count: int) -> list[str]:
+        """The open episodes that have waited longest for one thing: who, in which turn, for what, for how long."""
+        now = time.monotonic()
+        waiting = sorted((attempt for attempt in self._open if attempt.waits_for), key=lambda a: a.since)[:count]
+        return [attempt.describe(now) for attempt in waiting]
+
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         self.phases[name] += 1
@@ -151,6 +158,22 @@ class _Attempt:
         self._session = ""
         self._number = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._engine = ""
+        self.waits_for = ""
+        """What is under way; empty: nothing that can hang."""
+        self.since = 0.0
+        """When that began."""
+
+    def describe(self, now: float) -> str:
+        """What this episode waits for, for a person."""
+        spec = self._spec
+        what = f"{self.waits_for} {self._engine}" if self.waits_for == "engine" else self.waits_for
+        place = f"turn {self._number}" if self._number else "its start"
+        session = f" (session {self._session})" if self._session else ""
+        return (
+            f"{spec.group_id}/{spec.replica} {spec.sample_id} in {place} waits {now - self.since:.0f} s for {what}"
+            f"{session}"
+        )
 
     async def run(self) -> Trajectory:
         """Plays to the end.
@@ -235,6 +258,7 @@ class _Attempt:
         with self._timed("engine"):
             for left in reversed(range(self._options.retries + 1)):
                 index = self._pick()
+                self._engine = self._player._pool.engines[index].name
                 try:
                     completion = await self._player._pool.generate(
                         index, self._buffer.ids, sampling, timeout_s=self._options.generate_timeout_s
@@ -302,9 +326,12 @@ class _Attempt:
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
+        self.waits_for, self.since = name, time.monotonic()
+        self._player._open.add(self)
         try:
             with self._player._phase(name):
                 yield
         finally:
-            self._seconds[name] += time.monotonic() - started
+            self._player._open.discard(self)
+            self.waits_for = ""
+            self._seconds[name] += time.monotonic() - self.since

@@ -63,14 +63,16 @@ class Worker:
         self.out: asyncio.Queue[Group] = asyncio.Queue(maxsize=1)  # `queue_groups` wait on the trainer's side
         limits = Limits(
             group_size=config.group_size,
-            max_groups=config.rollout.max_groups,
+            places=config.places,
             batch=config.batch.min_trajectories,
             max_lag=config.staleness.max_lag,
             straggler_s=config.rollout.straggler_s,
+            auto_depth=config.rollout.depth == "auto",
+            refill=config.refill_tolerance,
         )
-        self.scheduler = Scheduler(plan, self._member, self.out, limits)
         self._places = {task.name: asyncio.Semaphore(task.concurrency) for task in config.tasks if task.concurrency > 0}
-        self._evaluating = asyncio.Semaphore(config.rollout.max_groups * config.group_size)
+        self.scheduler = Scheduler(plan, self._member, self.out, limits, task_places=self._places)
+        self._evaluating = asyncio.Semaphore(config.places)
 
     @classmethod
     async def open(cls, config: RunConfig, *, done: Sequence[str], logs: Path) -> "Worker":
@@ -81,7 +83,7 @@ class Worker:
             InfrastructureError: an engine did not start.
         """
         path = policy_path(config.model)
-        places = min(64, config.rollout.max_groups * config.group_size)
+        places = min(64, config.places)
         client: Client = connect(config.rollout.url) if config.rollout.url else LocalClient(max_concurrency=places)
         engines: list[ProcessEngine] = []
         try:
@@ -138,10 +140,22 @@ class Worker:
             "episodes": self.scheduler.episodes,
             "sampled_tokens": self._player.tokens,
             "open_episodes": {name: count for name, count in sorted(self._player.phases.items()) if count},
+            "longest_waits": self._player.longest_waits(3),
             "statuses": dict(self.scheduler.statuses),
             "faults": dict(self.scheduler.faults.most_common(10)),
             "engines": self._pool.stats(),
         }
+
+    async def watch(self) -> None:
+        """Says in the log who waits on what whenever nothing has moved for `batch.stall_report_s`, until cancelled."""
+        idle_s = self._config.batch.stall_report_s
+        seen: tuple[int, ...] = ()
+        while True:
+            await asyncio.sleep(idle_s)
+            now = (self.scheduler.groups, self.scheduler.episodes, self._player.tokens)
+            if now == seen:
+                logger.warning("nothing has moved for %.0f s: %s", idle_s, self.stats())
+            seen = now
 
     async def aclose(self) -> None:
         """Cancels open sessions and closes the engines."""
@@ -152,14 +166,13 @@ class Worker:
     async def _member(self, draw: Draw, replica: int, deadline_s: float) -> Trajectory:
         spec = self._spec(self._tasks[draw.task], draw.sample_id, draw.seed, draw.group_id, replica)
         config = self._config
-        async with self._places.get(draw.task, _Free()):
-            return await self._player.play(
-                spec,
-                draw.rng(replica),
-                temperature=config.sampling.temperature,
-                cross_policy=config.engines.cross_policy,
-                deadline_s=deadline_s,
-            )
+        return await self._player.play(
+            spec,
+            draw.rng(replica),
+            temperature=config.sampling.temperature,
+            cross_policy=config.engines.cross_policy,
+            deadline_s=deadline_s,
+        )
 
     async def _evaluated(self, task: TaskMix, sample_id: str, seed: str, temperature: float) -> Trajectory:
         rng = random.Random(seed)
@@ -214,6 +227,7 @@ class _Conversation:
                 tasks.create_task(self.worker.scheduler.run(), name="scheduler"),
                 tasks.create_task(self._send_groups(), name="groups"),
                 tasks.create_task(self._beat(), name="heartbeat"),
+                tasks.create_task(self.worker.watch(), name="stall watch"),
             ]
             while (frame := await read_frame(self.reader)) is not None:
                 if frame.head["op"] == "credit":

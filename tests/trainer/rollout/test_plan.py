@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError
-from agentrl_trainer.rollout.plan import SamplePlan, room
+from agentrl_trainer.rollout.depth import Depth
+from agentrl_trainer.rollout.plan import SamplePlan
 
 TASKS = {"a": (3.0, [f"a/{i}" for i in range(5)]), "b": (1.0, ["b/0", "b/1"]), "off": (0.0, ["off/0"])}
 
@@ -54,27 +55,21 @@ def test_a_plan_without_samples_is_refused() -> None:
     max_running=st.integers(1, 12),
     seed=st.integers(0, 1000),
     failures=st.booleans(),
+    auto=st.booleans(),
 )
 def test_lag_is_bounded_and_the_trainer_never_starves(
-    max_lag: int, group_size: int, batch: int, max_running: int, seed: int, failures: bool
+    max_lag: int, group_size: int, batch: int, max_running: int, seed: int, failures: bool, auto: bool
 ) -> None:
     """A trainer that takes everything that waits, up to three batches, against groups that finish in order."""
     rng = random.Random(seed)
+    depth = Depth(batch=batch, max_lag=max_lag, group_size=group_size, auto=auto)
     running: deque[tuple[int, int]] = deque()  # admitted version, usable members
     queue: deque[tuple[int, int]] = deque()
     version = waiting = 0
     # only a part of one group can stand above the bound, and only where groups do not fill batches exactly
     slack = -(-(group_size - 1) // batch) if failures or batch % group_size else 0
     for _ in range(400):
-        free = room(
-            running=len(running),
-            max_running=max_running,
-            waiting=waiting,
-            group_size=group_size,
-            batch=batch,
-            max_lag=max_lag,
-        )
-        for _ in range(free):
+        while len(running) < max_running and waiting + len(running) * group_size < depth.target:
             running.append((version, group_size - (rng.randrange(group_size) if failures else 0)))
         if running and (rng.random() < 0.7 or sum(u for _, u in queue) < batch):
             done = running.popleft()
@@ -90,3 +85,25 @@ def test_lag_is_bounded_and_the_trainer_never_starves(
             assert version - admitted <= max_lag + slack
         version += 1
         waiting -= taken
+        depth.published(ready=waiting)
+        assert batch <= depth.target <= (max_lag + 1) * batch
+
+
+@given(seed=st.integers(0, 1000), ahead=st.integers(1, 9))
+def test_tasks_at_their_limit_are_passed_over_in_order_and_never_lost(seed: int, ahead: int) -> None:
+    rng = random.Random(seed)
+    plan, plain = SamplePlan(TASKS, seed=seed), SamplePlan(TASKS, seed=seed)
+    got: list[str] = []
+    for _ in range(60):
+        full = [name for name in ("a", "b") if rng.random() < 0.4]
+        draw = plan.next(full, ahead=ahead)
+        if draw is not None:
+            assert draw.task not in full
+            got.append(draw.group_id)
+        assert draw or full
+    for _ in range(ahead):  # nothing is full any more: those passed over come first
+        last = plan.next(ahead=ahead)
+        assert last is not None
+        got.append(last.group_id)
+    assert len(set(got)) == len(got)
+    assert {draw.group_id for draw in (plain.next() for _ in range(len(got) - ahead)) if draw} <= set(got)
