@@ -14,6 +14,7 @@ from agentrl_trainer import checkpoint
 from agentrl_trainer.config import RunConfig
 from agentrl_trainer.evaluation import EvalResult
 from agentrl_trainer.interrupts import Interrupts
+from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.queue import StepBatch
 from agentrl_trainer.report import RunReport
 from agentrl_trainer.weights import WeightPublisher
@@ -28,6 +29,12 @@ class Watched(Protocol):
     """Consumed by the step under way."""
     evaluation: list[EvalResult]
     """Results of the last evaluation."""
+    normalizer: TaskNormalizer
+    """Its running statistics move on with each step."""
+
+    def remember(self, version: int) -> None:
+        """Keeps the present weights for the mixture ratio, where that is wanted."""
+        ...
 
     def evaluate(self) -> dict[str, float]:
         """Scores the held-out samples."""
@@ -78,9 +85,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Publishes the new version; says whether to evaluate and save."""
         step, every = state.global_step, self._config.evaluation.every
         last = step >= state.max_steps
+        self._trainer.normalizer.commit()
         if self._trainer.batch:
             self._cursor.add(group.id for group in self._trainer.batch.groups)
-            self._consumed(len(self._trainer.batch.trajectories))
+            self._consumed(self._trainer.batch.counted)
         self._publish(kwargs["model"], step)
         control.should_evaluate = self._config.evaluation.n > 0 and (last or (every > 0 and step % every == 0))
         interval = self._config.checkpoints.every
@@ -113,6 +121,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         )
 
     def _publish(self, model: Any, version: int) -> None:
+        self._trainer.remember(version)
         files = {"config.json": model.config.to_json_string()}
         self._publisher.publish(model.state_dict(), version, extra=files)
 

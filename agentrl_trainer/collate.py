@@ -22,7 +22,8 @@ def micro_batches(rows: Rows, token_budget: int, *, pad_id: int) -> list[MicroBa
 
     Returns:
         For each: `prompt_ids`, `prompt_mask` (B, P), `completion_ids`, `completion_mask`, `tool_mask`,
-        `old_per_token_logps` (B, C), `advantages` (B,), and `num_items_in_batch`, the trained tokens of all of them.
+        `old_per_token_logps` (B, C), `advantages` (B,), or (B, C) where the tokens of a row weigh differently, and
+        `num_items_in_batch`, the trained tokens of all of them. Beside TRL's inputs `rows` (B,): which rows these are.
     """
     total = rows.tokens
     order = sorted(range(len(rows.trajectories)), key=lambda i: -len(rows.trajectories[i].ids))  # stable
@@ -44,12 +45,19 @@ def _collate(rows: Rows, members: Sequence[int], total: int, pad_id: int) -> Mic
     attention = np.zeros((len(chosen), length), dtype=np.int64)
     trained = np.zeros((len(chosen), length), dtype=np.int64)
     logprobs = np.zeros((len(chosen), length), dtype=np.float32)
+    old = rows.old or rows.behaviours
     for row, (trajectory, i) in enumerate(zip(chosen, members, strict=True)):
         n = len(trajectory.ids)
         ids[row, :n] = trajectory.ids
         attention[row, :n] = 1
         trained[row, :n] = rows.masks[i]
-        logprobs[row, :n] = np.where(rows.masks[i], trajectory.logprobs, 0.0)
+        logprobs[row, :n] = np.where(rows.masks[i], old[i], 0.0)
+    advantages = torch.tensor([rows.advantages[i] for i in members], dtype=torch.float32)
+    if rows.weights is not None:
+        weights = np.zeros((len(chosen), length), dtype=np.float32)
+        for row, i in enumerate(members):
+            weights[row, : len(rows.weights[i])] = rows.weights[i]
+        advantages = advantages[:, None] * torch.from_numpy(weights[:, split:])
     return {
         "prompt_ids": torch.from_numpy(ids[:, :split]),
         "prompt_mask": torch.from_numpy(attention[:, :split]),
@@ -57,6 +65,7 @@ def _collate(rows: Rows, members: Sequence[int], total: int, pad_id: int) -> Mic
         "completion_mask": torch.from_numpy(attention[:, split:]),
         "tool_mask": torch.from_numpy(trained[:, split:]),
         "old_per_token_logps": torch.from_numpy(logprobs[:, split:]),
-        "advantages": torch.tensor([rows.advantages[i] for i in members], dtype=torch.float32),
+        "advantages": advantages,
         "num_items_in_batch": torch.tensor(float(total)),
+        "rows": torch.tensor(list(members)),
     }

@@ -7,6 +7,7 @@ Not here: the loss's own figures (TRL: loss, grad_norm, entropy, clip_ratio/*); 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from agentrl_trainer.staleness import LagReport
 from agentrl_trainer.types import Trajectory
 
 Metrics = dict[str, float]
+LOG_LIMIT = 30.0
+"""A log-ratio beyond it is cut before it is raised."""
 
 
 def batch_metrics(batch: StepBatch, rows: Rows, lag: LagReport) -> Metrics:
@@ -31,14 +34,17 @@ def batch_metrics(batch: StepBatch, rows: Rows, lag: LagReport) -> Metrics:
         "batch/uninformative": rows.uninformative,
         "batch/outdated": rows.outdated,
         "lag/mean": lag.mean,
+        "lag/p99": lag.p99,
         "lag/max": lag.largest,
         "lag/masked_share": lag.masked_share,
         "lag/stale_mean": lag.stale_mean,
         "lag/stale_share": lag.stale_share,
+        "lag/stale_max": lag.stale_largest,
         "lag/mixed_share": lag.mixed_share,
         "queue/left": batch.left,
         "time/wait_s": batch.waited_s,
     }
+    figures |= {f"lag/share_{age}": share for age, share in enumerate(lag.shares)}
     for task, own in sorted(by_task(trajectories).items()):
         figures[f"reward/{task}"] = _mean(t.reward for t in own if t.reward is not None)
         figures[f"success/{task}"] = _mean(float(t.success or False) for t in own)
@@ -50,20 +56,49 @@ def batch_metrics(batch: StepBatch, rows: Rows, lag: LagReport) -> Metrics:
     return figures
 
 
-def ratio_metrics(log_ratios: Sequence[NDArray[np.float32]]) -> Metrics:
+def ratio_metrics(rows: Rows, logprobs: Sequence[NDArray[np.float32]], version: int, fresh_engines: int) -> Metrics:
     """How far the trained policy is from the ones that sampled, over trained tokens, before the update.
 
-    `ratio/ess` is the effective sample size as a share: (sum w)^2 / (n sum w^2), 1 when all weights are equal.
+    All are of the ratio as it is, before any bound or mask. `ratio/ess` is the effective sample size as a share:
+    (sum w)^2 / (n sum w^2), 1 when all weights are equal.
+
+    Args:
+        rows: What is trained.
+        logprobs: (T,) of each row, under the trained policy at the start of the step.
+        version: The version that consumes the batch.
+        fresh_engines: The first so many engines are fresh.
     """
-    flat = np.concatenate(log_ratios).astype(np.float64) if log_ratios else np.zeros(0)
+    parts = zip(logprobs, rows.behaviours, rows.masks, strict=True)
+    flat = _flat([(new - old)[mask] for new, old, mask in parts])
     if not flat.size:
         return {}
-    weights = np.exp(np.clip(flat, -30, 30))
-    return {
+    own = list(zip(rows.trajectories, rows.masks, strict=True))
+    fresh = _flat([t.engines[mask] for t, mask in own]) < fresh_engines
+    same = _flat([t.versions[mask] for t, mask in own]) == version
+    low, high = np.quantile(flat, [0.01, 0.99])
+    figures: Metrics = {
         "ratio/mean_abs_log": float(np.abs(flat).mean()),
         "ratio/max_abs_log": float(np.abs(flat).max()),
-        "ratio/ess": float(weights.sum() ** 2 / (flat.size * (weights**2).sum())),
+        "ratio/m2": float((flat**2).mean()),
+        "ratio/p01": float(np.exp(max(low, -LOG_LIMIT))),
+        "ratio/p99": float(np.exp(min(high, LOG_LIMIT))),
+        "ratio/beyond_2_share": float((np.abs(flat) > np.log(2)).mean()),
+        "ratio/ess": _effective(flat),
     }
+    if fresh.any() and not fresh.all():
+        figures |= {"ratio/ess_fresh": _effective(flat[fresh]), "ratio/ess_stale": _effective(flat[~fresh])}
+    if same.any():  # nothing but the engine's arithmetic can be between these two
+        figures["ratio/engine_gap"] = float(np.abs(flat[same]).mean())
+    return figures
+
+
+def _effective(log_ratios: NDArray[np.float64]) -> float:
+    weights = np.exp(np.clip(log_ratios, -LOG_LIMIT, LOG_LIMIT))
+    return float(weights.sum() ** 2 / (log_ratios.size * (weights**2).sum()))
+
+
+def _flat(parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
 
 
 def by_task(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:

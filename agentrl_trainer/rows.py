@@ -7,13 +7,15 @@ Not here: tensors (collate.py); the arithmetic of advantages (advantages.py) and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_trainer.advantages import Array, group_advantages, task_advantages
+from agentrl_trainer.advantages import Array, group_advantages
 from agentrl_trainer.config import Normalization
+from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.staleness import trained_mask
 from agentrl_trainer.types import Group, Trajectory
 
@@ -27,6 +29,12 @@ class Rows:
     """(T,) of each: tokens that enter the loss; at least one is True."""
     advantages: Array
     """(N,) one per trajectory."""
+    behaviour: list[NDArray[np.float32]] | None = None
+    """(T,) of each: log-prob under the policy, or mixture, that sampled the token; None: as the engine gave it."""
+    old: list[NDArray[np.float32]] | None = None
+    """(T,) of each: the denominator of the clipped ratio; None: `behaviour`."""
+    weights: list[NDArray[np.float32]] | None = None
+    """(T,) of each: importance weight that multiplies the advantage; None: 1."""
     unusable: int = 0
     """Trajectories lost to faults of tasks or machines."""
     uninformative: int = 0
@@ -39,19 +47,47 @@ class Rows:
         """Trained tokens: the denominator of the loss."""
         return int(sum(mask.sum() for mask in self.masks))
 
+    @property
+    def behaviours(self) -> list[NDArray[np.float32]]:
+        """(T,) of each: log-prob under whatever counts as the sampling policy."""
+        return self.behaviour or [trajectory.logprobs for trajectory in self.trajectories]
+
+    def subset(self, indices: Sequence[int]) -> "Rows":
+        """These rows alone, in this order; the counts of what was left out stay."""
+
+        def some(values: list[Any] | None) -> list[Any] | None:
+            return None if values is None else [values[i] for i in indices]
+
+        return replace(
+            self,
+            trajectories=[self.trajectories[i] for i in indices],
+            masks=[self.masks[i] for i in indices],
+            advantages=self.advantages[list(indices)],
+            behaviour=some(self.behaviour),
+            old=some(self.old),
+            weights=some(self.weights),
+        )
+
 
 def train_rows(
-    groups: Sequence[Group], normalization: Normalization, *, version: int, max_lag: int, fresh_engines: int
+    groups: Sequence[Group],
+    normalization: Normalization | TaskNormalizer,
+    *,
+    version: int,
+    max_lag: int,
+    fresh_engines: int,
 ) -> Rows:
     """Chooses the rows and gives each its advantage.
 
     Args:
         groups: The batch.
-        normalization: Of the group and of the task.
+        normalization: Of the group and of the task; with running statistics, the object that keeps them.
         version: Weight version of the trainer that consumes the batch.
         max_lag: Bound on the lag of fresh-engine tokens.
         fresh_engines: How many engines of the pool are fresh; they have the lowest numbers.
     """
+    normalizer = normalization if isinstance(normalization, TaskNormalizer) else TaskNormalizer(normalization)
+    options = normalizer.options
     usable = [(number, t) for number, group in enumerate(groups) for t in group.usable]
     trajectories = [t for _, t in usable]
     masks = [trained_mask(t, version, max_lag=max_lag, fresh_engines=fresh_engines) for t in trajectories]
@@ -61,14 +97,12 @@ def train_rows(
     advantages, informative = group_advantages(
         rewards,
         [number for number, _ in usable],
-        scale=normalization.group_scale,
-        tolerance=normalization.tolerance,
+        scale=options.group_scale,
+        tolerance=options.tolerance,
     )
     alive = lengths > 0
-    chosen = alive & informative if normalization.exclude_zero_variance else alive
-    if normalization.task == "batch":
-        tasks = [t.task for t in trajectories]
-        advantages = task_advantages(advantages, lengths, tasks, chosen, center=normalization.center)
+    chosen = alive & informative if options.exclude_zero_variance else alive
+    advantages = normalizer(advantages, lengths, [t.task for t in trajectories], chosen)
     kept = np.flatnonzero(chosen)
     return Rows(
         trajectories=[trajectories[i] for i in kept],

@@ -146,6 +146,7 @@ def _train(
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     from agentrl_trainer.callbacks import RunCallback, seal_checkpoint
+    from agentrl_trainer.normalization import TaskNormalizer
     from agentrl_trainer.policy import device_of, policy_path
     from agentrl_trainer.queue import TrajectoryQueue
     from agentrl_trainer.report import RunReport
@@ -156,8 +157,9 @@ def _train(
     path = policy_path(config.model)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, config.model.dtype))
     tokenizer = AutoTokenizer.from_pretrained(path)
-    # the bounded queue is the rollout side's; here one group more may wait, so that taking a batch costs no round trips
-    queue = TrajectoryQueue(rollouts, capacity=1, stall_report_s=config.batch.stall_report_s).start()
+    queue = TrajectoryQueue(
+        rollouts, capacity=config.rollout.queue_groups, stall_report_s=config.batch.stall_report_s
+    ).start()
     stack.callback(queue.close)
     folder = snapshot_folder(config.engines.weights_dir, output, _size(model))
     publisher = WeightPublisher(rollouts.publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)
@@ -167,6 +169,8 @@ def _train(
         model, config, queue, play=rollouts.evaluate, processing_class=tokenizer, output=output,
         device=device_of(config.model),
     )  # fmt: skip
+    if start:
+        trainer.normalizer = TaskNormalizer.load(config.normalization, start)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(
         RunCallback(

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from agentrl_trainer.types import Trajectory
 
+SHOWN = 8
+"""Lags above it share the last place of the histogram."""
+
 
 def fresh_tokens(trajectory: Trajectory, fresh_engines: int) -> NDArray[np.bool_]:
     """(T,) True where a fresh engine sampled the token; a pool numbers its fresh engines first."""
@@ -38,10 +41,16 @@ class LagReport:
     """Those over the bound."""
     mean: float
     """Mean lag of fresh-engine tokens, masked ones included."""
+    p99: float
+    """99 of 100 fresh-engine tokens have at most this lag, masked ones included."""
     largest: int
     """Largest lag of a fresh-engine token that is trained on; never above the bound."""
     stale_mean: float
     """Mean lag of stale-engine tokens; 0 without any."""
+    stale_largest: int
+    """Largest lag of a stale-engine token."""
+    shares: tuple[float, ...]
+    """Share of fresh-engine tokens with lag 0, 1 … up to the bound: the lags' histogram; the rest is over it."""
     stale_share: float
     """Share of tokens from stale engines."""
     mixed_share: float
@@ -68,11 +77,15 @@ def lag_report(trajectories: Sequence[Trajectory], version: int, *, max_lag: int
     all_stale = np.concatenate(stale) if stale else np.zeros(0, np.int32)
     trained = all_fresh[all_fresh <= max_lag]
     tokens = len(all_fresh) + len(all_stale)
+    counts = np.bincount(np.clip(trained, 0, min(max_lag, SHOWN)), minlength=min(max_lag, SHOWN) + 1)
     return LagReport(
         tokens=tokens,
         masked=len(all_fresh) - len(trained),
         mean=float(all_fresh.mean()) if len(all_fresh) else 0.0,
         largest=int(trained.max()) if len(trained) else 0,
+        p99=float(np.quantile(all_fresh, 0.99, method="higher")) if len(all_fresh) else 0.0,
+        stale_largest=int(all_stale.max()) if len(all_stale) else 0,
+        shares=tuple(float(count) / max(1, len(all_fresh)) for count in counts),
         stale_mean=float(all_stale.mean()) if len(all_stale) else 0.0,
         stale_share=len(all_stale) / tokens if tokens else 0.0,
         mixed_share=mixed / len(trajectories) if trajectories else 0.0,

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,9 +29,12 @@ from agentbench_fc.errors import CallerError, did_you_mean
 from agentrl_trainer.collate import MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
-from agentrl_trainer.metrics import batch_metrics, ratio_metrics
+from agentrl_trainer.metrics import Metrics, batch_metrics, ratio_metrics
+from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
+from agentrl_trainer.normalization import TaskNormalizer
+from agentrl_trainer.offpolicy import Corrected, PerRow, correct
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
-from agentrl_trainer.rows import train_rows
+from agentrl_trainer.rows import Rows, train_rows
 from agentrl_trainer.staleness import lag_report
 
 PRIVATE_NAMES = (
@@ -48,6 +52,10 @@ OURS = frozenset(
      "top_p", "top_k", "min_p", "use_vllm", "scale_rewards"}
 )  # fmt: skip
 """Fields of `GRPOConfig` that follow from the configuration; the `trl` section may not set them."""
+
+
+SEQUENCE = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+"""The inputs of a forward pass."""
 
 
 class Step(TypedDict):
@@ -147,6 +155,10 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.queue = queue
         self.batch: StepBatch | None = None
         self.evaluation: list[EvalResult] = []
+        self.normalizer = TaskNormalizer(config.normalization)
+        self.history = PolicyHistory(max_lag=config.staleness.max_lag, stale_sync_steps=config.engines.stale_sync_steps)
+        self.verify_engines = False
+        """Whether engines that hold other weights than the trainer end the run."""
         self._play = play
         super().__init__(
             model=model,
@@ -157,7 +169,6 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             processing_class=processing_class,
             callbacks=callbacks,
         )
-        self._log_ratios: list[NDArray[np.float32]] = []
 
     def get_train_dataloader(self) -> "DataLoader[Step]":
         """One item per optimizer step: whatever the queue gives then."""
@@ -171,6 +182,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             bounds.max_trajectories,
             version=self.state.global_step,
             deadline_s=bounds.wait_s,
+            refill=self.config.refill_tolerance,
+            most=int(bounds.refill * bounds.min_trajectories),
         )
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -184,15 +197,18 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.batch = batch = inputs["batch"]
         options = self.config
         bound = {"max_lag": options.staleness.max_lag, "fresh_engines": options.engines.fresh}
-        rows = train_rows(batch.groups, options.normalization, version=batch.version, **bound)
-        parts = micro_batches(rows, options.batch.micro_batch_tokens, pad_id=self.processing_class.pad_token_id)
+        rows = train_rows(batch.groups, self.normalizer, version=batch.version, **bound)
+        corrected = self._corrected(model, rows, batch)
+        rows = corrected.rows
+        parts = self._parts(rows)
+        logprobs = _empty(rows)
         loss = torch.zeros((), device=self.args.device)
-        self._log_ratios = []
         with _WeightedMetrics(self._metrics["train"]) as weighted:
             for number, part in enumerate(parts, start=1):
                 last = number == len(parts)
                 with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                     loss += self._backward(model, part)
+                _collect(self._seen_logps, part, logprobs)
                 weighted.add(float(part["tool_mask"].sum()))
         self._step += 1
         if not torch.isfinite(loss):
@@ -202,23 +218,101 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             )
         seconds = time.perf_counter() - started
         lag = lag_report(batch.trajectories, batch.version, **bound)
-        figures = batch_metrics(batch, rows, lag) | ratio_metrics(self._log_ratios)
+        figures = batch_metrics(batch, rows, lag) | corrected.figures
+        if not options.off_policy.needs_survey:
+            figures |= self._ratios(rows, logprobs, batch.version)
         figures |= {"batch/micro_batches": len(parts), "time/train_s": seconds}
         figures["tokens_per_s"] = rows.tokens / (seconds + batch.waited_s)
         for name, value in figures.items():
             self._metrics["train"][name].append(value)
         return loss
 
+    def _parts(self, rows: Rows) -> list[MicroBatch]:
+        return micro_batches(
+            rows, self.config.batch.micro_batch_tokens, pad_id=self.processing_class.pad_token_id
+        )  # fmt: skip
+
+    def _corrected(self, model: Any, rows: Rows, batch: StepBatch) -> Corrected:
+        """The rows after off-policy correction; where there is none, as they are and at no cost."""
+        options = self.config.off_policy
+        if not options.needs_survey or not rows.trajectories:
+            return Corrected(rows, {})
+        logprobs = self._survey(model, rows)
+        figures: Metrics = {}
+        if options.ratio == "mixture":
+            rows, figures = self._with_mixture(model, rows, batch)
+        figures |= self._ratios(rows, logprobs, batch.version)
+        corrected = correct(rows, logprobs, options)
+        return Corrected(corrected.rows, figures | corrected.figures)
+
+    def _with_mixture(self, model: Any, rows: Rows, batch: StepBatch) -> tuple[Rows, Metrics]:
+        """The rows with the pool's log-probs; each other version's weights score those that it could have sampled."""
+        engines = self.config.engines
+        admitted = {group.id: group.admitted_version for group in batch.groups}
+        draws = [
+            list(
+                stretches(
+                    t,
+                    per=engines.cross_policy,
+                    admitted=admitted[t.group_id],
+                    fresh_engines=engines.fresh,
+                    stale_sync_steps=engines.stale_sync_steps,
+                )
+            )
+            for t in rows.trajectories
+        ]
+        wanted = [{v for d in own for _, v in d.policies if v != d.own} for own in draws]
+        scores: list[dict[int, NDArray[np.float32]]] = [{} for _ in draws]
+        present = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        for version in sorted(set().union(*wanted) & self.history.versions):
+            chosen = [i for i, versions in enumerate(wanted) if version in versions]
+            self.history.load(self.model, version)
+            for i, found in zip(chosen, self._survey(model, rows.subset(chosen)), strict=True):
+                scores[i][version] = found
+        self.model.load_state_dict(present)
+        behaviour = [
+            pooled(t, own, known).astype(np.float32)
+            for t, own, known in zip(rows.trajectories, draws, scores, strict=True)
+        ]
+        lost = sum(len(versions - set(known)) for versions, known in zip(wanted, scores, strict=True))
+        every = sum(map(len, wanted))
+        return replace(rows, behaviour=behaviour), {"offpolicy/mixture_missing_share": lost / every if every else 0.0}
+
+    def _survey(self, model: Any, rows: Rows) -> PerRow:
+        """(T,) log-probs of each row under the model's present weights, without gradients."""
+        logprobs = _empty(rows)
+        with torch.no_grad():
+            for part in self._parts(rows):
+                _collect(
+                    self._logps(model, {name: part[name].to(self.args.device) for name in SEQUENCE}), part, logprobs
+                )
+        return logprobs
+
+    def _ratios(self, rows: Rows, logprobs: PerRow, version: int) -> Metrics:
+        """The ratio figures.
+
+        Raises:
+            CallerError: the engines hold other weights than the trainer.
+        """
+        figures = ratio_metrics(rows, logprobs, version, self.config.engines.fresh)
+        bound = self.config.off_policy.max_mismatch if self.verify_engines else 0
+        if (gap := figures.get("ratio/engine_gap", 0.0)) > bound > 0:
+            raise CallerError(
+                f"tokens of version {version} have log-probs {gap:.2f} away from the trainer's own on average "
+                "[off_policy.max_mismatch]. The engines hold other weights, or sample at another temperature: check "
+                "that engine and trainer load the same model. 0 turns this check off."
+            )
+        return figures
+
     def _backward(self, model: Any, part: MicroBatch) -> Tensor:
         inputs = {name: tensor.to(self.args.device) for name, tensor in part.items()}
+        if self.config.off_policy.ratio == "paper":
+            del inputs["old_per_token_logps"]  # TRL then takes the present policy's: the ratio is 1
         if self.beta:
-            inputs["ref_per_token_logps"] = self._reference_logps(inputs)
+            inputs["ref_per_token_logps"] = self._logps(self.ref_model, inputs)
         with self.compute_loss_context_manager():
             loss: Tensor = self.compute_loss(model, inputs)
         self.accelerator.backward(loss)
-        trained = inputs["tool_mask"].bool()
-        ratios = (self._seen_logps - inputs["old_per_token_logps"])[trained]
-        self._log_ratios.append(ratios.float().cpu().numpy())
         return loss.detach()
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -227,13 +321,13 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self._seen_logps: Tensor = result[0].detach()
         return result
 
-    def _reference_logps(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    @torch.no_grad()
+    def _logps(self, model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        with torch.no_grad():
-            logps: Tensor = super()._get_per_token_logps_and_entropies(
-                self.ref_model, ids, attention, inputs["completion_ids"].size(1)
-            )[0]
+        logps: Tensor = super()._get_per_token_logps_and_entropies(
+            model, ids, attention, inputs["completion_ids"].size(1)
+        )[0]
         return logps
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -255,6 +349,15 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         if self.state.global_step > self._globalstep_last_logged:
             self._globalstep_last_logged = self.state.global_step
             self.log({"loss": self._tr_loss.item()})
+
+    def remember(self, version: int) -> None:
+        """Keeps the present weights for the mixture ratio, where that is wanted."""
+        if self.config.off_policy.ratio == "mixture":
+            self.history.remember(self.model.state_dict(), version)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        self.normalizer.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
 
     def save_checkpoint(self) -> Path:
         """Writes `checkpoint-<step>` now, unsealed (see checkpoint.py)."""
@@ -307,6 +410,17 @@ def _weighted_mean(values: list[float], weights: list[float]) -> float:
     pairs = [(v, w) for v, w in zip(values, weights, strict=True) if np.isfinite(v)]
     total = sum(w for _, w in pairs)
     return sum(v * w for v, w in pairs) / total if total else float("nan")
+
+
+def _empty(rows: Rows) -> PerRow:
+    return [np.zeros(len(t.ids), dtype=np.float32) for t in rows.trajectories]
+
+
+def _collect(logps: Tensor, part: MicroBatch, into: PerRow) -> None:
+    """Puts a micro-batch's log-probs (B, C) where its rows are."""
+    found, split = logps.float().cpu().numpy(), part["prompt_ids"].size(1)
+    for row, values in zip(part["rows"].tolist(), found, strict=True):
+        into[row][split:] = values[: len(into[row]) - split]
 
 
 def _no_reward(*args: object, **kwargs: object) -> list[float]:
