@@ -76,16 +76,21 @@ QUESTION = {
 
 
 class RecordingBackend(OxigraphBackend):
-    """The real store, with a list of the queries that reached it."""
+    """The real store, with a list of what reached it: SPARQL, or the entity whose triples were looked up."""
 
     def __init__(self, triples: Iterable[Triple]) -> None:
         super().__init__()
         self.queries: list[str] = []
         self.load_lines(ntriples(triples))
 
-    def _ask(self, query: str, variable: str, size: int) -> frozenset[str]:
+    def _predicates(self, expr: Expr) -> frozenset[str]:
+        if isinstance(expr, Entity):
+            self.queries.append(expr.id)
+        return super()._predicates(expr)
+
+    def _ask(self, query: str, expr: Expr) -> frozenset[str]:
         self.queries.append(query)
-        return super()._ask(query, variable, size)
+        return super()._ask(query, expr)
 
 
 def ntriples(triples: Iterable[Triple]) -> list[str]:

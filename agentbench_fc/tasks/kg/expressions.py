@@ -156,11 +156,11 @@ def _entities(expr: Expr) -> list[str]:
             return _entities(expr.of)
 
 
-def select(expr: Expr, *, limit: int | None = None) -> str:
-    """SPARQL for the members: `?x`."""
+def select(expr: Expr, *, limit: int | None = None, all_languages: bool = False) -> str:
+    """SPARQL for the members: `?x`; of texts with a language only the English ones, unless told otherwise."""
     names = _Names()
     body = _members(expr, "?x", names)
-    if not _is_number(expr):  # Virtuoso cannot tell the language of a number that it has computed
+    if not all_languages and not _is_number(expr):  # Virtuoso cannot tell the language of a number that it has computed
         body += ' FILTER(!isLiteral(?x) || LANG(?x) = "" || LANGMATCHES(LANG(?x), "en"))'
     return f"SELECT DISTINCT ?x WHERE {{ {body} }}" + (f" LIMIT {limit}" if limit else "")
 

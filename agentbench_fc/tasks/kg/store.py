@@ -37,9 +37,9 @@ class Store:
             self._store = new_store()
             load_file(self._store, Path(triples or ""))
 
-    def ask(self, query: str, variable: str) -> list[str]:
-        """The different values of a variable."""
-        return sorted(ask(self._store, query, variable))
+    def ask(self, query: str) -> list[str]:
+        """The different values of the variable that a query selects."""
+        return sorted(ask(self._store, query))
 
 
 def new_store(folder: Path | None = None) -> Any:
@@ -49,19 +49,45 @@ def new_store(folder: Path | None = None) -> Any:
     return pyoxigraph.Store() if folder is None else pyoxigraph.Store(str(folder))
 
 
-def ask(store: Any, query: str, variable: str) -> frozenset[str]:
-    """The different values of a variable in the solutions of a query.
+def ask(store: Any, query: str) -> frozenset[str]:
+    """The different values of the one variable that a query selects; of texts with a language only the English ones.
+
+    The language is looked at here: a filter in each query takes longer to read than most queries to run.
 
     Raises:
         InfrastructureError: the store broke.
     """
     try:
-        terms = [row[variable] for row in store.query(query)]
+        terms = [row[0] for row in store.query(query)]  # by name, each row would look the variable up anew
     except (OSError, RuntimeError, SyntaxError, ValueError) as error:
-        raise InfrastructureError(
-            f"the graph gave no answer: {type(error).__name__} [backend oxigraph]. Start the task again."
-        ) from error
-    return frozenset([_text(term) for term in terms])
+        raise _broken(error) from error
+    return frozenset([_text(term) for term in terms if _is_read(term)])
+
+
+def leaving(store: Any, entity: str) -> frozenset[str]:
+    """The different relations and attributes that leave an entity: `select_predicates` of it, without a query to parse.
+
+    Raises:
+        InfrastructureError: the store broke.
+    """
+    import pyoxigraph
+
+    try:
+        quads = store.quads_for_pattern(pyoxigraph.NamedNode(NAMESPACE + entity), None, None, pyoxigraph.DefaultGraph())
+        return frozenset([quad.predicate.value.removeprefix(NAMESPACE) for quad in quads])
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _broken(error) from error
+
+
+def _broken(error: Exception) -> InfrastructureError:
+    return InfrastructureError(
+        f"the graph gave no answer: {type(error).__name__} [backend oxigraph]. Start the task again."
+    )
+
+
+def _is_read(term: Any) -> bool:
+    language = getattr(term, "language", None)
+    return language is None or language.partition("-")[0].casefold() == "en"
 
 
 def _text(term: Any) -> str:

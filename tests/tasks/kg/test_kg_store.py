@@ -19,8 +19,19 @@ from agentbench_fc.rewards import Status
 from agentbench_fc.tasks.kg import backend as backend_module
 from agentbench_fc.tasks.kg import readers
 from agentbench_fc.tasks.kg.backend import CHEAP_STEPS, OxigraphBackend, TooSlow
-from agentbench_fc.tasks.kg.expressions import MAX_SIZE, NAMESPACE, And, ArgMax, Count, Entity, Join
+from agentbench_fc.tasks.kg.expressions import (
+    MAX_SIZE,
+    NAMESPACE,
+    And,
+    ArgMax,
+    Count,
+    Entity,
+    Join,
+    select,
+    select_predicates,
+)
 from agentbench_fc.tasks.kg.readers import open_graph
+from agentbench_fc.tasks.kg.store import ask
 from agentbench_fc.tasks.kg.values import XSD, plain
 
 FILM_SET = Join("film.director.film", Entity("m.ann"))
@@ -87,7 +98,7 @@ def test_an_endless_query_is_ended_and_costs_a_turn(
     child_backend._timeout_s = 10.0
     assert "film.film.starring" in call(session, "get_relations", variable="#2")
     assert "film.director.film" in call(neighbour, "get_relations", variable="Ann")
-    monkeypatch.setattr(backend_module, "select", lambda expr, limit: ENDLESS)
+    monkeypatch.setattr(backend_module, "select", lambda expr, **_: ENDLESS)
     child_backend._timeout_s = 0.5
     with pytest.raises(TooSlow):
         child_backend.members(Count(FILM_SET))
@@ -238,3 +249,21 @@ def test_values_by_kind(value: str, datatype: str, text: str) -> None:
 def test_ids_and_words_stay_as_they_are() -> None:
     assert plain(NAMESPACE + "m.01") == "m.01"
     assert plain("1.50") == "1.50"
+
+
+def test_only_english_and_texts_without_a_language_are_members() -> None:
+    backend = OxigraphBackend()
+    texts = ['"a"', '"b"@en', '"c"@en-GB', '"d"@de', '"e"@EN-us', '"f"@eng']
+    backend.load_lines([f"<{NAMESPACE}m.x> <{NAMESPACE}a.b.c> {text} ." for text in texts])
+    expr = Join("a.b.c", Entity("m.x"))
+    filtered = ask(backend._store, select(expr))
+    assert backend.members(expr) == filtered == set("abce")
+
+
+def test_looking_up_an_entity_gives_what_the_query_gives(graph: Path) -> None:
+    backend = OxigraphBackend()
+    backend.load(graph)
+    subjects = {quad.subject.value.removeprefix(NAMESPACE) for quad in backend._store}
+    assert len(subjects) > 5
+    for entity in [*subjects, "m.nothing"]:
+        assert backend.predicates(Entity(entity)) == ask(backend._store, select_predicates(Entity(entity)))
