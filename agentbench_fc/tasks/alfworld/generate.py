@@ -1,9 +1,9 @@
 """Makes games: one of six chores in one scene, with a walkthrough that is right because the game was built around it.
 
-A game is made from its split, number and seed alone, in half a millisecond, so that there are as many training games as
-one likes and nothing has to be kept. Its number gives task type and level in turn. A game is drawn like this: a scene of
-the split, a wanted kind of thing and of place that the scene allows, where the wanted things lie, and then everything
-else around them. Nothing wanted lies where it belongs, so no game is won at the start.
+A game is made from its split, number and seed alone, in half a millisecond, so that there are as many training games
+as one likes and nothing has to be kept. Its number gives task type and level in turn. A game is drawn like this: a
+scene of the split, a wanted kind of thing and of place that the scene allows, where the wanted things lie, and then
+everything else around them. Nothing wanted lies where it belongs, so no game is won at the start.
 
 `valid_seen` has the scenes of `train` and the tasks there (kind of task, thing, place, scene) that train never has.
 

@@ -1,7 +1,7 @@
 """Generated games as splits: made when they are asked for, checked against the manifest when they are opened.
 
-The default set is fixed by `manifest.json`, one sha256 for every 90 games: a changed generator is noticed, not shipped by
-accident. `python -m agentbench_fc.tasks.alfworld.generated` rewrites the manifest; `generate_into` writes games as
+The default set is fixed by `manifest.json`, one sha256 for every 90 games: a changed generator is noticed, not shipped
+by accident. `python -m agentbench_fc.tasks.alfworld.generated` rewrites the manifest; `generate_into` writes games as
 ALFWorld's own programs read them.
 
 Not here: how one game is made (generate.py), its files (pddl.py).

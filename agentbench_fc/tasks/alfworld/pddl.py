@@ -1,7 +1,7 @@
 """A game as ALFWorld's files: the PDDL problem, `game.tw-pddl` and `traj_data.json`.
 
-Domain, grammar and the sentences that name a goal are those of the installed `alfworld` package, read as text: importing
-it would make a folder for its data and set an environment variable.
+Domain, grammar and the sentences that name a goal are those of the installed `alfworld` package, read as text:
+importing it would make a folder for its data and set an environment variable.
 
 Not here: what the game is (generate.py); playing it (engine.py).
 """

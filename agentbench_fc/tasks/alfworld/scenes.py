@@ -1,8 +1,8 @@
 """What `world.yaml` says about rooms, and the places that stand in one scene.
 
-A scene is a room with a number, as in ALFRED: kitchens 1 to 30, living rooms from 201, bedrooms from 301, bathrooms from
-401. Its places depend on the scene, the level and the seed alone, so all games of a scene are played in the same room.
-The last four scenes of each kind are held out for `valid_unseen`.
+A scene is a room with a number, as in ALFRED: kitchens 1 to 30, living rooms from 201, bedrooms from 301, bathrooms
+from 401. Its places depend on the scene, the level and the seed alone, so all games of a scene and level are played in
+the same room. The last four scenes of each kind are held out for `valid_unseen`.
 
 Not here: what lies where, and what has to be done (generate.py).
 """
