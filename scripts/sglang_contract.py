@@ -44,7 +44,17 @@ def pinned() -> str:
 
 def download(folder: Path, *, timeout_s: float = 300.0) -> Path | None:
     """The wheel of the pinned release, by pip; None: pip cannot get it here."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"sglang=={pinned()}", "-d", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        f"sglang=={pinned()}",
+        "-d",
+        str(folder),
+    ]
     try:
         subprocess.run(command, check=True, timeout=timeout_s, capture_output=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):

@@ -10,7 +10,7 @@ Source: interface after the AgentRL paper (arXiv 2510.04206) and SGLang's native
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from agentbench_fc.errors import CallerError
 
@@ -78,4 +78,18 @@ class InferenceEngine(Protocol):
 
     async def aclose(self) -> None:
         """Frees everything; safe to repeat."""
+        ...
+
+
+@runtime_checkable
+class Revivable(Protocol):
+    """An engine that can be brought back after its end."""
+
+    async def revive(self) -> None:
+        """Brings it back with whatever weights: new ones follow.
+
+        Raises:
+            InfrastructureError: it does not come back; another attempt may.
+            CallerError: it never will.
+        """
         ...

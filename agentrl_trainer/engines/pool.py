@@ -3,6 +3,9 @@
 Cross-policy sampling: at every environment step the policy is drawn uniformly over {fresh, stale}, whatever the number
 of engines of each kind; within the kind the least loaded engine takes the turn.
 
+An engine that died is brought back a few times (`restarts`) and gets the newest weights of its kind before it serves
+again; meanwhile the others serve, and where it is the only fresh one, turns wait for it within their deadlines.
+
 Not here: when weights are published (weights.py); log-probs and ratios (the trainer's).
 Source: AgentRL, arXiv 2510.04206.
 """
@@ -14,25 +17,44 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agentbench_fc.errors import CallerError, InfrastructureError
-from agentrl_trainer.engines.base import Completion, EngineRole, InferenceEngine, Sampling
+from agentrl_trainer.engines.base import Completion, EngineRole, InferenceEngine, Revivable, Sampling
 
 logger = logging.getLogger(__name__)
 CrossPolicy = Literal["step", "trajectory", "none"]
 ABORT_PAUSE_S = 0.05
 """After an abort without a token the engine is changing weights: do not ask again at once."""
+REVIVE_PAUSE_S = 0.5
+"""Before the second attempt to bring an engine back; twice as long before each further one."""
 
 
 class NoEngineLeft(InfrastructureError):
     """Every fresh engine is out of service: nothing can follow the trainer any more."""
 
 
+class _Snapshot(NamedTuple):
+    path: Path
+    version: int
+
+
 class EnginePool:
     """Engines by index: the fresh ones first, then the stale ones."""
 
-    def __init__(self, fresh: Sequence[InferenceEngine], stale: Sequence[InferenceEngine] = ()) -> None:
+    def __init__(
+        self, fresh: Sequence[InferenceEngine], stale: Sequence[InferenceEngine] = (), *, restarts: int = 0
+    ) -> None:
+        """Takes the engines over.
+
+        Args:
+            fresh: Those that follow the trainer.
+            stale: Those that lag.
+            restarts: How often each may be brought back; only those that are `Revivable`.
+
+        Raises:
+            CallerError: there is no fresh engine.
+        """
         if not fresh:
             raise CallerError("a pool without a fresh engine [engines]. At least one must follow the trainer.")
         self.engines: tuple[InferenceEngine, ...] = (*fresh, *stale)
@@ -42,6 +64,10 @@ class EnginePool:
         }
         self._busy = [0] * len(self.engines)
         self._faults = [""] * len(self.engines)
+        self._left = [restarts] * len(self.engines)
+        self._reviving: dict[int, asyncio.Task[None]] = {}
+        self._latest: dict[EngineRole, _Snapshot] = {}
+        self._closing = False
 
     @property
     def version(self) -> int:
@@ -56,6 +82,8 @@ class EnginePool:
         """
         kinds: list[EngineRole] = ["fresh"] if fresh_only else ["fresh", "stale"]
         alive = [[i for i in self._kinds[kind] if not self._faults[i]] for kind in kinds]
+        if not alive[0]:
+            alive[0] = [i for i in self._kinds["fresh"] if i in self._reviving]
         if not alive[0]:
             raise NoEngineLeft(f"no fresh engine is left [pool]. One of them: {self._faults[0]} Start the run again.")
         members = rng.choice([kind for kind in alive if kind])
@@ -83,9 +111,13 @@ class EnginePool:
             ContextFull: the context is full.
             InfrastructureError: the engine failed or did not answer in time; it may be out of service now.
         """
+        end = time.monotonic() + timeout_s
+        if self._faults[index]:
+            await self._wait_for(index, timeout_s)
         self._busy[index] += 1
         try:
-            return await generate_until_done(self.engines[index], ids, sampling, timeout_s=timeout_s)
+            left_s = end - time.monotonic()
+            return await generate_until_done(self.engines[index], ids, sampling, timeout_s=left_s)
         except InfrastructureError as error:
             await self._examine(index, error)
             raise
@@ -99,8 +131,9 @@ class EnginePool:
             CallerError: the weights are those of another model.
             NoEngineLeft: no fresh engine could take them.
         """
+        roles = tuple(roles)
+        self._latest |= dict.fromkeys(roles, _Snapshot(path, version))
         targets = [i for role in roles for i in self._kinds[role] if not self._faults[i]]
-
         refusals: list[CallerError] = []
 
         async def one(index: int) -> None:
@@ -127,6 +160,9 @@ class EnginePool:
 
     async def aclose(self) -> None:
         """Closes all engines."""
+        self._closing = True
+        for task in self._reviving.values():
+            task.cancel()
         async with asyncio.TaskGroup() as tasks:
             for engine in self.engines:
                 tasks.create_task(engine.aclose())
@@ -136,9 +172,52 @@ class EnginePool:
             self._out(index, str(error))
 
     def _out(self, index: int, fault: str) -> None:
-        if not self._faults[index]:
-            self._faults[index] = fault
-            logger.error("engine %s is out of service: %s", self.engines[index].name, fault)
+        if self._faults[index]:
+            return
+        self._faults[index] = fault
+        engine = self.engines[index]
+        if self._left[index] and not self._closing and isinstance(engine, Revivable):
+            logger.warning("engine %s is out of service, %d restarts left: %s", engine.name, self._left[index], fault)
+            task = asyncio.create_task(self._revive(index, engine), name=f"revive-{engine.name}")
+            self._reviving[index] = task
+            task.add_done_callback(lambda _: self._reviving.pop(index, None))
+        else:
+            logger.error("engine %s is out of service: %s", engine.name, fault)
+
+    async def _revive(self, index: int, engine: Revivable) -> None:
+        """Brings an engine back and gives it the newest weights of its kind, as long as there are restarts left."""
+        served, pause = self.engines[index], REVIVE_PAUSE_S
+        while self._left[index]:
+            self._left[index] -= 1
+            try:
+                await engine.revive()
+                # newer weights may be published while it takes these
+                while (latest := self._latest.get(served.role)) and served.version != latest.version:
+                    await served.update_weights(*latest)
+            except InfrastructureError as error:
+                self._faults[index] = str(error)
+                logger.warning("engine %s did not come back, %d restarts left", served.name, self._left[index])
+                await asyncio.sleep(pause)
+                pause *= 2
+            except CallerError as error:
+                self._faults[index] = str(error)
+                break
+            else:
+                self._faults[index] = ""
+                logger.warning("engine %s serves again, with version %d", served.name, served.version)
+                return
+        logger.error("engine %s stays out of service: %s", served.name, self._faults[index])
+
+    async def _wait_for(self, index: int, timeout_s: float) -> None:
+        """Until an engine that is being brought back serves again.
+
+        Raises:
+            InfrastructureError: it does not, or not in time.
+        """
+        if (task := self._reviving.get(index)) is not None:
+            await asyncio.wait({task}, timeout=timeout_s)
+        if self._faults[index]:
+            raise InfrastructureError(self._faults[index])
 
 
 async def generate_until_done(

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -20,6 +20,7 @@ from agentbench_fc.errors import AgentBenchError, InfrastructureError
 from agentrl_trainer.engines.base import Completion, EngineRole, Sampling
 from agentrl_trainer.engines.child import Child, join_parent, leave, start_child
 from agentrl_trainer.engines.wire import FrameWriter, error_from_dict, error_to_dict, read_frame
+from agentrl_trainer.types import NO_VERSION
 
 logger = logging.getLogger(__name__)
 MODULE = "agentrl_trainer.engines.process"
@@ -31,15 +32,18 @@ DEATH_S = 2.0
 class ProcessEngine:
     """An engine behind a socket; made by `start`."""
 
-    def __init__(self, child: Child, role: EngineRole) -> None:
-        self.name = child.name
+    def __init__(self, name: str, role: EngineRole, log: Path, head: Mapping[str, Any], timeout_s: float) -> None:
+        self.name = name
         self.role: EngineRole = role
         self.version = 0
         self.vocabulary = 0
         """Number of ids that the model knows."""
         self.context = 0
         """Most tokens of prompt and output together."""
-        self._child = child
+        self._log = log
+        self._head = head
+        self._timeout_s = timeout_s
+        self._child: Child | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._death: str | None = None
@@ -73,19 +77,40 @@ class ProcessEngine:
             CallerError: the model cannot be served.
             InfrastructureError: the process ended, or was not ready in time.
         """
-        engine = cls(start_child(MODULE, name=name, log=log, threads=threads), role)
+        head = {"path": str(path), "name": name, "role": role, "threads": threads, **options}
+        engine = cls(name, role, log, head, timeout_s)
         try:
-            reader, writer = await asyncio.open_connection(sock=engine._child.socket)
-            engine._writer = FrameWriter(writer)
-            engine._reading = asyncio.create_task(engine._read(reader), name=f"read-{name}")
-            head = {"path": str(path), "name": name, "role": role, "threads": threads, **options}
-            answer = await engine._ask("start", timeout_s, **head)
-            engine.vocabulary, engine.context = answer["vocabulary"], answer["context"]
+            await engine._open()
         except BaseException:
-            engine._child.kill()
             await engine.aclose()
             raise
         return engine
+
+    async def revive(self) -> None:
+        """Starts the process again, with the weights of the model's folder; the old log is kept beside the new one."""
+        await self._close()
+        with contextlib.suppress(OSError):
+            self._log.replace(self._log.with_suffix(".before.log"))
+        self._death = None
+        try:
+            await self._open()
+        except BaseException:
+            await self.aclose()
+            raise
+        self.version = NO_VERSION  # whatever the pool gave before is to be given again
+
+    async def _open(self) -> None:
+        """Starts the process and waits until its model is loaded."""
+        child = self._child = start_child(MODULE, name=self.name, log=self._log, threads=self._head["threads"])
+        try:
+            reader, writer = await asyncio.open_connection(sock=child.socket)
+            self._writer = FrameWriter(writer)
+            self._reading = asyncio.create_task(self._read(reader, child), name=f"read-{self.name}")
+            answer = await self._ask("start", self._timeout_s, **self._head)
+            self.vocabulary, self.context = answer["vocabulary"], answer["context"]
+        except BaseException:
+            child.kill()
+            raise
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, timeout_s: float) -> Completion:
         """Continues `ids`; see `InferenceEngine`."""
@@ -109,9 +134,13 @@ class ProcessEngine:
     async def aclose(self) -> None:
         """Ends the process; safe to repeat."""
         self._death = self._death or f"the engine was closed [{self.name}]."
+        await self._close()
+
+    async def _close(self) -> None:
         if self._writer is not None:
             await self._writer.aclose()
-        await asyncio.to_thread(self._child.end)
+        if self._child is not None:
+            await asyncio.to_thread(self._child.end)
         if self._reading is not None:
             await self._reading  # ends by the closed socket
 
@@ -135,7 +164,7 @@ class ProcessEngine:
                 with contextlib.suppress(InfrastructureError):
                     await self._writer.send({"id": number, "op": "cancel"})
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, child: Child) -> None:
         """Hands out answers until the process ends; then everyone who waits learns of what."""
         while (frame := await read_frame(reader)) is not None:
             future = self._waiting.get(frame.head["id"])
@@ -147,8 +176,8 @@ class ProcessEngine:
                 future.set_result(frame.head)
         if self._death is None:
             with contextlib.suppress(Exception):
-                await asyncio.to_thread(self._child.process.wait, DEATH_S)
-            self._death = self._child.death()
+                await asyncio.to_thread(child.process.wait, DEATH_S)
+            self._death = child.death()
             logger.error("engine %s", self._death)
         for future in self._waiting.values():
             if not future.done():

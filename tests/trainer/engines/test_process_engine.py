@@ -5,6 +5,7 @@ That it ends with its parent is held in rollout/test_process.py.
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from agentbench_fc.errors import InfrastructureError
 from agentrl_trainer.engines.base import ContextFull, Sampling
+from agentrl_trainer.engines.pool import EnginePool, NoEngineLeft
 from agentrl_trainer.engines.process import ProcessEngine
 from agentrl_trainer.engines.transformers import TransformersEngine
 
@@ -57,3 +59,28 @@ async def _killed(engine: ProcessEngine) -> None:
     with pytest.raises(InfrastructureError, match="SIGKILL"):
         await engine.generate([5], Sampling(max_tokens=1), timeout_s=60)
     assert not await engine.health()
+
+
+async def test_a_killed_engine_comes_back_with_the_newest_weights_a_bounded_number_of_times(
+    model_folder: Path, make_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    engine = await ProcessEngine.start(model_folder, log=tmp_path / "engine.log", max_context=256)
+    pool = EnginePool([engine], restarts=1)
+    sampling = Sampling(max_tokens=8, temperature=0)
+    try:
+        await pool.update(make_model(1), 5)
+        before = await pool.generate(0, [5, 6], sampling, timeout_s=60)
+        os.kill(engine._child.process.pid, signal.SIGKILL)
+        with pytest.raises(InfrastructureError, match="SIGKILL"):
+            await pool.generate(0, [5, 6], sampling, timeout_s=60)
+        assert pool.draw(random.Random(0))[0] == 0, "turns wait for the only engine"
+        after = await pool.generate(0, [5, 6], sampling, timeout_s=60)
+        assert (after.ids, set(after.versions)) == (before.ids, {5})
+        assert (tmp_path / "engine.before.log").exists()
+        os.kill(engine._child.process.pid, signal.SIGKILL)
+        with pytest.raises(InfrastructureError, match="SIGKILL"):
+            await pool.generate(0, [5, 6], sampling, timeout_s=60)
+        with pytest.raises(NoEngineLeft, match="SIGKILL"):
+            pool.draw(random.Random(0))
+    finally:
+        await pool.aclose()
