@@ -1,0 +1,154 @@
+"""Fast Downward's state machine, as TextWorld drives it: which operators apply in a state, and what they change.
+
+The library keeps its task in global variables, so each task needs a copy of the library of its own. It numbers the
+states that it meets and can go back to any of them: one copy serves all sessions of one game.
+
+A copy is the loadable part of the file, 1 MB of 34: the rest is symbols. It lies in a temporary file that is gone once
+the copy is loaded; closing the copy frees all of it.
+
+Not here: what operators and atoms mean (engine.py); how a task is made (translation.py).
+"""
+
+import ctypes
+import importlib.util
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+from agentbench_fc.errors import CallerError, InfrastructureError
+
+NAME_BYTES = 1024
+"""Room for the name of an operator or atom in the library's structs; a longer name would overflow it."""
+OPERATOR_INTS = (4 + NAME_BYTES + 4) // 4
+"""An operator is its number, its name, and how many atoms it sets: so many ints."""
+INSTALL = "Install the engine: pip install 'agentbench-fc[alfworld]'"
+
+
+class _Operator(ctypes.Structure):
+    _fields_ = (("id", ctypes.c_int), ("name", ctypes.c_char * NAME_BYTES), ("effects", ctypes.c_int))
+
+
+def library_file() -> Path:
+    """Where the library is installed.
+
+    Raises:
+        CallerError: it is not.
+    """
+    spec = importlib.util.find_spec("fast_downward")
+    path = Path(spec.origin).with_name("libdownward.so") if spec is not None and spec.origin else None
+    if path is None or not path.is_file():
+        raise CallerError(f"there is no fast_downward library [task alfworld]. {INSTALL}.")
+    return path
+
+
+def loadable_part(content: bytes) -> bytes:
+    """A shared library without what follows its loadable segments: symbols and debug data. Other formats stay whole."""
+    if content[:6] != b"\x7fELF\x02\x01":
+        return content
+    (programs,) = struct.unpack_from("<Q", content, 0x20)
+    size, count = struct.unpack_from("<HH", content, 0x36)
+    end = 0
+    for at in range(programs, programs + size * count, size):
+        (offset,) = struct.unpack_from("<Q", content, at + 8)
+        (length,) = struct.unpack_from("<Q", content, at + 32)
+        end = max(end, offset + length)
+    kept = bytearray(content[:end])
+    struct.pack_into("<Q", kept, 0x28, 0)  # where the section headers were
+    struct.pack_into("<HH", kept, 0x3C, 0, 0)
+    return bytes(kept)
+
+
+class Library:
+    """One loaded copy. Its states are numbers that stay valid until the next `load`.
+
+    Args:
+        content: The loadable part of the library's file.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        folder = tempfile.mkdtemp(prefix="agentbench-fc-alfworld-")
+        path = os.path.join(folder, "libdownward.so")
+        try:
+            with open(path, "wb") as file:
+                file.write(content)
+            self._library = ctypes.CDLL(path)  # the name is new each time: the loader would share an old one
+        except OSError as error:
+            raise InfrastructureError(
+                f"the planning library cannot be loaded: {error} [{path}]. "
+                "Point TMPDIR to a folder with free space that allows execution."
+            ) from error
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+            os.rmdir(folder)
+        self._closed = False
+        self._room = 128
+        self._operators = (_Operator * self._room)()
+        self._atoms = ctypes.create_string_buffer(64 * NAME_BYTES)
+        self._library.load_sas.argtypes = [ctypes.c_char_p]
+        self._library.get_applicable_operators.argtypes = [ctypes.c_void_p]
+        self._library.apply_operator.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        self._library.check_goal.restype = ctypes.c_bool
+        self._library.set_state_id.argtypes = [ctypes.c_int]
+
+    def load(self, task: bytes) -> int:
+        """Takes a task in place of the present one.
+
+        Returns:
+            The number of its initial state.
+        """
+        self._library.load_sas(task)
+        return int(self._library.get_state_id())
+
+    def applicable(self, state: int) -> list[int]:
+        """The numbers of the operators that apply in a state, in the library's order."""
+        self._library.set_state_id(state)
+        count = int(self._library.get_applicable_operators_count())
+        if count > self._room:
+            self._room = 2 * count
+            self._operators = (_Operator * self._room)()
+        self._library.get_applicable_operators(ctypes.addressof(self._operators))
+        numbers = ctypes.cast(self._operators, ctypes.POINTER(ctypes.c_int))
+        return numbers[0 : count * OPERATOR_INTS : OPERATOR_INTS]  # type: ignore[no-any-return]
+
+    def described(self, count: int) -> dict[int, tuple[str, int]]:
+        """Number -> name and count of effects, for the operators that `applicable` has just given."""
+        return {op.id: (op.name.decode("cp1252"), op.effects) for op in self._operators[:count]}
+
+    def apply(self, state: int, operator: int) -> int:
+        """The state after an operator that applies."""
+        self._library.set_state_id(state)
+        self._library.apply_operator(operator, None)
+        return int(self._library.get_state_id())
+
+    def effects(self, state: int, operator: int, count: int) -> list[str]:
+        """The names of the `count` atoms that an operator sets; `state` is one in which it applies."""
+        if count * NAME_BYTES > len(self._atoms):
+            self._atoms = ctypes.create_string_buffer(count * NAME_BYTES)
+        self._library.set_state_id(state)
+        self._library.apply_operator(operator, ctypes.addressof(self._atoms))
+        raw = self._atoms.raw
+        return [raw[at : raw.index(b"\0", at)].decode("cp1252") for at in range(0, count * NAME_BYTES, NAME_BYTES)]
+
+    def is_goal(self, state: int) -> bool:
+        """Whether a state is a goal."""
+        self._library.set_state_id(state)
+        return bool(self._library.check_goal())
+
+    def close(self) -> None:
+        """Unloads the copy; safe to repeat."""
+        if not self._closed:
+            self._closed = True
+            self._library.cleanup()
+            _unload(self._library._handle)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            self.close()
+
+
+def _unload(handle: int) -> None:
+    close = ctypes.CDLL(None).dlclose
+    close.argtypes = [ctypes.c_void_p]
+    close(handle)

@@ -1,0 +1,197 @@
+"""From PDDL to a planning task: Fast Downward's translator, its result kept in memory and on disk.
+
+Translating takes most of the time of a first start (up to a second for a large room), so what the engine needs of the
+result is kept in the cache folder as compressed JSON, under the hash of domain and problem. Anyone's file there is read
+as data, never run.
+
+Not here: the state machine that runs a task (native.py).
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from agentbench_fc.cache import generated
+from agentbench_fc.errors import CallerError, TaskError
+from agentbench_fc.tasks.alfworld.gamefile import Game
+from agentbench_fc.tasks.alfworld.native import INSTALL, NAME_BYTES
+
+FORMAT = 1
+KEPT = 128
+"""Translations kept in memory, compressed: about 0.1 MB each."""
+_NAMES = re.compile(r"^begin_operator\n(.*)$|^(?:Negated)?Atom .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What the engine needs of a translated problem."""
+
+    sas: str
+    """The task, in the format that the library reads."""
+    types: dict[str, list[str]]
+    """Type -> its supertypes."""
+    objects: dict[str, str]
+    """Id -> type."""
+    parameters: dict[str, list[tuple[str, str]]]
+    """Action -> names and types of its parameters."""
+    facts: list[tuple[str, ...]]
+    """Predicate and arguments of what is true at the start."""
+    fluents: list[str]
+    """Predicates that an action can change."""
+
+
+class Translations:
+    """Translations by game, from memory, disk or the translator. Not for several threads at once."""
+
+    def __init__(self, *, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._packed: OrderedDict[str, bytes] = OrderedDict()
+
+    def of(self, game: Game) -> Translation:
+        """The translation of a game.
+
+        Raises:
+            TaskError: its PDDL is wrong.
+            CallerError: the translator is not installed.
+        """
+        packed = self._packed.get(game.key)
+        if packed is None:
+            packed = self._packed[game.key] = self._from_disk(game)
+            if len(self._packed) > self._kept:
+                self._packed.popitem(last=False)
+        self._packed.move_to_end(game.key)
+        return _unpack(packed)
+
+    def _from_disk(self, game: Game) -> bytes:
+        name = f"alfworld/translations-{FORMAT}-{_version()}/{game.key[:2]}/{game.key}.json.z"
+        path = generated(name, lambda: _pack(translate(game)))
+        packed = path.read_bytes()
+        try:
+            _unpack(packed)
+        except (zlib.error, ValueError, TypeError, KeyError):  # a damaged file: as if it were not there
+            path.unlink(missing_ok=True)
+            packed = generated(name, lambda: _pack(translate(game))).read_bytes()
+        return packed
+
+
+def translate(game: Game) -> Translation:
+    """Translates a game; nothing is cached.
+
+    Raises:
+        TaskError: its PDDL is wrong.
+        CallerError: the translator is not installed.
+    """
+    with _streams_kept():
+        try:
+            from fast_downward import pddl2sas
+        except ImportError as error:
+            raise CallerError(f"there is no fast_downward [task alfworld]. {INSTALL}.") from error
+        try:
+            task, sas = pddl2sas(game.domain, game.problem)
+        except (Exception, SystemExit) as error:  # the translator ends the interpreter on some faults
+            raise TaskError(
+                f"the game's PDDL cannot be translated: {type(error).__name__}: {error!s:.300} [{game.where}]. "
+                "Download or generate it again."
+            ) from error
+    return _checked(_read(task, sas), game.where)
+
+
+def _read(task: Any, sas: str) -> Translation:
+    facts = []
+    for atom in task.init:
+        predicate = getattr(atom, "predicate", None)
+        if predicate is not None and predicate != "=":
+            facts.append((predicate, *atom.args))
+    for values, initial in _variables(sas):
+        name, arguments = _atom(values[initial])
+        if not name.startswith("not_"):
+            facts.append((name, *arguments))
+    changed = {effect.literal.predicate for action in task.actions for effect in action.effects}
+    return Translation(
+        sas=sas,
+        types={kind.name: list(kind.supertype_names) for kind in reversed(task.types)},
+        objects={thing.name: thing.type_name for thing in task.objects},
+        parameters={
+            action.name: [(parameter.name.strip("?"), parameter.type_name) for parameter in action.parameters]
+            for action in task.actions  # of several with one name the last counts, as in TextWorld
+        },
+        facts=sorted(set(facts)),
+        fluents=sorted(changed),
+    )
+
+
+def _variables(sas: str) -> Iterator[tuple[list[str], int]]:
+    """The value names of each variable, and the number of its initial value."""
+    blocks = re.findall(r"^begin_variable\n.*\n.*\n\d+\n((?:.*\n)+?)end_variable$", sas, re.MULTILINE)
+    state = re.search(r"^begin_state\n((?:\d+\n)*)end_state$", sas, re.MULTILINE)
+    initial = state[1].split() if state is not None else []
+    for block, value in zip(blocks, initial, strict=True):
+        yield block.splitlines(), int(value)
+
+
+def atom(name: str) -> tuple[str, tuple[str, ...]]:
+    """Predicate and arguments of an atom as the library spells it.
+
+    >>> atom("NegatedAtom opened(fridge_bar_01)")
+    ('not_opened', ('fridge_bar_01',))
+    """
+    return _atom(name)
+
+
+def _atom(name: str) -> tuple[str, tuple[str, ...]]:
+    sign, _, rest = name.partition(" ")
+    predicate, _, arguments = rest.partition("(")
+    parts = tuple(part for part in arguments[:-1].split(", ") if part)
+    return (f"not_{predicate}" if sign == "NegatedAtom" else predicate), parts
+
+
+def _checked(translation: Translation, where: str) -> Translation:
+    longest = max((len(match[0]) for match in _NAMES.finditer(translation.sas)), default=0)
+    if longest >= NAME_BYTES:
+        raise TaskError(f"a name in the game takes {longest} characters [{where}]. Use ids below 200 characters.")
+    return translation
+
+
+def _version() -> str:
+    try:
+        return metadata.version("fast-downward-textworld")
+    except metadata.PackageNotFoundError as error:
+        raise CallerError(f"there is no fast-downward-textworld [task alfworld]. {INSTALL}.") from error
+
+
+def _pack(translation: Translation) -> bytes:
+    body = json.dumps(asdict(translation), separators=(",", ":")).encode()
+    return zlib.compress(hashlib.sha256(body).digest() + body, 3)
+
+
+def _unpack(packed: bytes) -> Translation:
+    content = zlib.decompress(packed)
+    digest, body = content[:32], content[32:]
+    if hashlib.sha256(body).digest() != digest:
+        raise ValueError("a damaged translation")
+    data = json.loads(body)
+    data["facts"] = [tuple(fact) for fact in data["facts"]]
+    data["parameters"] = {
+        action: [(name, kind) for name, kind in parameters] for action, parameters in data["parameters"].items()
+    }
+    return Translation(**data)
+
+
+@contextlib.contextmanager
+def _streams_kept() -> Iterator[None]:
+    """Gives back what the translator overwrites: the arguments and the output of the process."""
+    arguments, output = sys.argv, sys.stdout
+    sys.argv, sys.stdout = ["translate.py", "domain", "task"], io.StringIO()
+    try:
+        yield
+    finally:
+        sys.argv, sys.stdout = arguments, output
