@@ -165,7 +165,7 @@ class Engines:
     """The pool that samples: fresh engines follow every step, stale ones lag (cross-policy sampling)."""
 
     kind: Literal["transformers", "sglang"] = "transformers"
-    """`transformers`: in processes of our own, nothing to start; `sglang`: servers that run already (docs/engines.md)."""
+    """`transformers`: processes of our own, nothing to start; `sglang`: servers that run already (docs/engines.md)."""
     fresh: int = 1
     """Engines with the newest weights; with `sglang` as many as `fresh_urls`."""
     stale: int = 1
@@ -190,8 +190,8 @@ class Engines:
     restarts: int = 3
     """How often a dead engine is brought back (its process started, its server found again) before it stays out."""
     canary: Literal["error", "warn", "off"] = "error"
-    """After each publication the engines' log-probs are held against the trainer's: what a difference does. Engines that
-    differ at the start end the run in either case."""
+    """After each publication the engines' log-probs are held against the trainer's: what a difference does. An engine
+    that differs at the start ends the run in either case."""
     canary_tolerance: float = 0.0
     """Mean difference of log-probs that is no fault; 0: 0.01 for engines of our own in float32, else 0.1."""
 
@@ -330,7 +330,7 @@ class OffPolicy:
     min_ratio: float = 0.0
     """Lower bound of the ratio."""
     m2_threshold: float = 0.0
-    """Mean squared log-ratio that a batch may keep: above it, the tokens that lead furthest away leave the loss
+    """Mean squared log-ratio that a batch may keep: above it, the tokens with the largest leave the loss
     (M2PO; 0.04 is its value). 0: off."""
     max_mismatch: float = 1.0
     """Mean |log-ratio| over tokens of the trained version itself from which on the engines hold other weights than the

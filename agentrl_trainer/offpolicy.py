@@ -54,7 +54,7 @@ def correct(rows: Rows, logprobs: PerRow, options: OffPolicy) -> Corrected:
     keep = ~outside if options.correction == "mask" else np.ones(len(ratio), dtype=bool)
     m2_before = _second_moment(flat.log_ratio[keep])
     if options.m2_threshold:
-        keep &= m2_mask(flat.log_ratio, flat.advantages, keep, options.m2_threshold)
+        keep[keep] = m2_mask(flat.log_ratio[keep], options.m2_threshold)
     figures = {
         "offpolicy/masked_share": float(1 - keep.mean()) if len(keep) else 0.0,
         "offpolicy/outside_share": float(outside.mean()) if len(outside) else 0.0,
@@ -80,31 +80,25 @@ def bounded(log_ratio: Array, options: OffPolicy) -> Array:
     return np.clip(log_ratio, low, np.log(options.max_ratio))
 
 
-def m2_mask(log_ratio: Array, advantages: Array, kept: NDArray[np.bool_], threshold: float) -> NDArray[np.bool_]:
+def m2_mask(log_ratio: Array, threshold: float) -> NDArray[np.bool_]:
     """The fewest tokens to leave out so that the mean squared log-ratio of the others is at most `threshold`.
 
-    As with a clip, only a token whose gradient leads further away from the sampling policy can go: one with a positive
-    advantage that has become likelier, or a negative one that has become less likely. If that is not enough, all of
-    these go.
+    The square does not cancel out as the mean of ratios does, and it weighs a token that has become less likely like one
+    that has become likelier.
 
     Args:
         log_ratio: (N,) of each token.
-        advantages: (N,) of each token.
-        kept: (N,) False: left out already.
         threshold: Above 0.
 
     Returns:
         (N,) False: left out.
     """
-    square = log_ratio**2
-    candidates = np.flatnonzero(kept & (advantages * log_ratio > 0))
-    candidates = candidates[np.argsort(-square[candidates], kind="stable")]
-    total, count = float(square[kept].sum()), int(kept.sum())
-    left = total - np.concatenate([[0.0], np.cumsum(square[candidates])])  # after the first 0, 1, 2 … are gone
-    enough = left <= threshold * (count - np.arange(len(candidates) + 1)) + 1e-12
-    gone = int(np.argmax(enough)) if enough.any() else len(candidates)
+    order = np.argsort(-(log_ratio**2), kind="stable")
+    # the sums from behind: what is left after the first 0, 1, 2 … of the order are gone
+    left = np.append(np.cumsum((log_ratio[order] ** 2)[::-1])[::-1], 0.0)
+    gone = int(np.argmax(left <= threshold * np.arange(len(order), -1, -1)))
     mask = np.ones(len(log_ratio), dtype=bool)
-    mask[candidates[:gone]] = False
+    mask[order[:gone]] = False
     return mask
 
 
@@ -117,7 +111,6 @@ class _Flat:
         pairs = zip(logprobs, behaviours, masks, strict=True)
         self.log_ratio: Array = _joined([(new - old)[mask] for new, old, mask in pairs])
         counts = [int(mask.sum()) for mask in masks]
-        self.advantages: Array = np.repeat(rows.advantages, counts)
         # a number for each turn of each row
         turns = [t.turns[mask].astype(np.int64) for t, mask in zip(rows.trajectories, masks, strict=True)]
         labels = np.repeat(np.arange(len(counts)) << 16, counts) + (np.concatenate(turns) if turns else 0)
@@ -139,7 +132,7 @@ def _of_turns(flat: _Flat, kind: str) -> Array:
     """(N,) the log-ratio of each token's turn: the mean or the sum over its trained tokens."""
     total = np.bincount(flat.turns, weights=flat.log_ratio)
     if kind == "mean":
-        total /= np.bincount(flat.turns)
+        total = total / np.bincount(flat.turns)
     return np.asarray(total[flat.turns], dtype=np.float64)
 
 
