@@ -137,19 +137,43 @@ class EnginePool:
         refusals: list[CallerError] = []
 
         async def one(index: int) -> None:
-            try:
-                await self.engines[index].update_weights(path, version)
-            except InfrastructureError as error:  # alive or not, with old weights it must not sample on
-                self._out(index, str(error))
-            except CallerError as error:
-                refusals.append(error)
+            engine = self.engines[index]
+            for again in (True, False):
+                try:
+                    return await engine.update_weights(path, version)
+                except InfrastructureError as error:
+                    alive = await engine.health()
+                    if not (alive and again):  # with old weights it must not sample on
+                        return self._out(index, str(error), revive=not alive)
+                except CallerError as error:
+                    return refusals.append(error)
 
         async with asyncio.TaskGroup() as tasks:
             for index in targets:
                 tasks.create_task(one(index))
         if refusals:
             raise refusals[0]
+        fresh = self._kinds["fresh"]
+        if all(self._faults[i] for i in fresh) and (coming := [t for i, t in self._reviving.items() if i in fresh]):
+            await asyncio.wait(coming)  # bounded by their restarts
         self.draw(random.Random(0), fresh_only=True)
+
+    async def probe(
+        self, ids: Sequence[int], sampling: Sampling, roles: Iterable[EngineRole], *, timeout_s: float
+    ) -> dict[str, Completion]:
+        """What each engine of these kinds samples behind `ids`, by its name; those that fail are left out."""
+        answers: dict[str, Completion] = {}
+
+        async def one(index: int) -> None:
+            try:
+                answers[self.engines[index].name] = await self.generate(index, ids, sampling, timeout_s=timeout_s)
+            except InfrastructureError as error:
+                logger.warning("engine %s did not answer the probe: %s", self.engines[index].name, error)
+
+        async with asyncio.TaskGroup() as tasks:
+            for index in [i for role in roles for i in self._kinds[role]]:
+                tasks.create_task(one(index))
+        return answers
 
     def stats(self) -> list[dict[str, object]]:
         """Name, role, version, load and fault of each engine."""
@@ -171,12 +195,12 @@ class EnginePool:
         if not self._faults[index] and not await self.engines[index].health():
             self._out(index, str(error))
 
-    def _out(self, index: int, fault: str) -> None:
+    def _out(self, index: int, fault: str, *, revive: bool = True) -> None:
         if self._faults[index]:
             return
         self._faults[index] = fault
         engine = self.engines[index]
-        if self._left[index] and not self._closing and isinstance(engine, Revivable):
+        if revive and self._left[index] and not self._closing and isinstance(engine, Revivable):
             logger.warning("engine %s is out of service, %d restarts left: %s", engine.name, self._left[index], fault)
             task = asyncio.create_task(self._revive(index, engine), name=f"revive-{engine.name}")
             self._reviving[index] = task

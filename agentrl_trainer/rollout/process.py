@@ -20,7 +20,7 @@ import queue
 import signal
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -153,6 +153,22 @@ class RolloutProcess:
         )  # fmt: skip
         records: list[dict[str, Any]] = answer["records"]
         return records
+
+    def probe(self, ids: Sequence[int], count: int, temperature: float, *, stale: bool) -> list[dict[str, Any]]:
+        """Lets each fresh engine, and each stale one where asked, sample `count` tokens behind `ids`.
+
+        Returns:
+            Dicts with engine, ids, logprobs and versions; engines that failed are left out.
+
+        Raises:
+            InfrastructureError: the process is dead, or did not answer in time.
+        """
+        answer = self._ask(
+            2 * self._config.rollout.generate_timeout_s,
+            op="probe", ids=list(ids), count=count, temperature=temperature, stale=stale,
+        )  # fmt: skip
+        probes: list[dict[str, Any]] = answer["probes"]
+        return probes
 
     def stats(self) -> Mapping[str, Any]:
         """What the process does just now, at most a second old.

@@ -25,11 +25,11 @@ from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureErr
 from agentrl_trainer.chat.template import ChatRenderer
 from agentrl_trainer.config import RunConfig, TaskMix
 from agentrl_trainer.configfile import from_dict
-from agentrl_trainer.engines.base import EngineRole
+from agentrl_trainer.engines.base import EngineRole, Sampling
 from agentrl_trainer.engines.pool import EnginePool
-from agentrl_trainer.engines.process import ProcessEngine
+from agentrl_trainer.engines.starting import ServedEngine, check_fit, start_engines
 from agentrl_trainer.engines.wire import Frame, FrameWriter, error_to_dict, read_frame
-from agentrl_trainer.policy import device_of, policy_path
+from agentrl_trainer.policy import policy_path
 from agentrl_trainer.rollout.codec import encode_group
 from agentrl_trainer.rollout.plan import Draw, SamplePlan
 from agentrl_trainer.rollout.scheduler import Limits, Scheduler
@@ -85,19 +85,20 @@ class Worker:
         path = policy_path(config.model)
         places = min(64, config.places)
         client: Client = connect(config.rollout.url) if config.rollout.url else LocalClient(max_concurrency=places)
-        engines: list[ProcessEngine] = []
+        engines: list[ServedEngine] = []
         try:
             async with asyncio.TaskGroup() as tasks:
                 rendering = tasks.create_task(asyncio.to_thread(_renderer, path, config))
                 samples = {
                     task.name: tasks.create_task(_samples(client, task, task.split)) for task in config.trained_tasks
                 }
-                tasks.create_task(_start_engines(path, config, logs, engines))
+                tasks.create_task(start_engines(path, config, logs, engines))
             renderer = rendering.result()
             for engine in engines:
-                _check_fit(engine, renderer, config)
+                check_fit(engine, renderer.vocabulary, config)
             fresh = [engine for engine in engines if engine.role == "fresh"]
-            pool = EnginePool(fresh, [engine for engine in engines if engine.role == "stale"])
+            stale = [engine for engine in engines if engine.role == "stale"]
+            pool = EnginePool(fresh, stale, restarts=config.engines.restarts)
             weights = {t.name: (t.weight, samples[t.name].result()) for t in config.trained_tasks}
             return cls(config, client, renderer, pool, SamplePlan(weights, seed=config.seed, done=done))
         except BaseException:
@@ -110,6 +111,16 @@ class Worker:
         """Gives new weights to the engines, then makes room for the groups that they allow."""
         await self._pool.update(path, version, ("fresh", "stale") if stale else ("fresh",))
         await self.scheduler.published(version, consumed)
+
+    async def probe(self, ids: Sequence[int], count: int, temperature: float, *, stale: bool) -> list[dict[str, Any]]:
+        """What each engine samples behind `ids`, for the trainer to hold against its own log-probs."""
+        roles: tuple[EngineRole, ...] = ("fresh", "stale") if stale else ("fresh",)
+        sampling = Sampling(max_tokens=count, temperature=temperature)
+        answers = await self._pool.probe(ids, sampling, roles, timeout_s=self._config.rollout.generate_timeout_s)
+        return [
+            {"engine": name, "ids": list(c.ids), "logprobs": list(c.logprobs), "versions": list(c.versions)}
+            for name, c in answers.items()
+        ]
 
     async def evaluate(self, task: str, split: str, n: int, temperature: float, seed: int) -> list[dict[str, Any]]:
         """Plays `n` samples of a split on the fresh engines while no new training groups start."""
@@ -259,6 +270,10 @@ class _Conversation:
                 await self.worker.publish(
                     Path(head["path"]), head["version"], stale=head["stale"], consumed=head["consumed"]
                 )
+            elif head["op"] == "probe":
+                result["probes"] = await self.worker.probe(
+                    head["ids"], head["count"], head["temperature"], stale=head["stale"]
+                )
             else:
                 result["records"] = await self.worker.evaluate(
                     head["task"], head["split"], head["n"], head["temperature"], head["seed"]
@@ -343,48 +358,6 @@ def _renderer(path: str, config: RunConfig) -> ChatRenderer:
 
 async def _samples(client: Client, task: TaskMix, split: str) -> list[str]:
     return await client.samples(task.name, split, profile=task.profile, prompt=task.prompt, options=dict(task.options))
-
-
-async def _start_engines(path: str, config: RunConfig, logs: Path, into: list[ProcessEngine]) -> None:
-    device = await asyncio.to_thread(device_of, config.model)
-    numbers = range(config.engines.fresh + config.engines.used_stale)
-
-    async def start(number: int) -> None:
-        role: EngineRole = "fresh" if number < config.engines.fresh else "stale"
-        name = f"engine-{number}-{role}"
-        engine = await ProcessEngine.start(
-            Path(path),
-            log=logs / f"{name}.log",
-            name=name,
-            role=role,
-            threads=config.model.threads,
-            timeout_s=config.rollout.start_timeout_s,
-            max_context=config.sampling.max_context,
-            max_batch=config.engines.max_batch,
-            batch_wait_s=config.engines.batch_wait_ms / 1000,
-            device=device,
-            dtype=config.model.dtype,
-            seed=config.seed * 1000 + number,
-        )
-        into.append(engine)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in numbers:
-            tasks.create_task(start(number))
-    into.sort(key=lambda engine: int(engine.name.split("-")[1]))
-
-
-def _check_fit(engine: ProcessEngine, renderer: ChatRenderer, config: RunConfig) -> None:
-    if renderer.vocabulary > engine.vocabulary:
-        raise CallerError(
-            f"the tokenizer has {renderer.vocabulary} ids, the model {engine.vocabulary} [model.path]. "
-            "They do not belong together: give a folder with the tokenizer that the model was trained with."
-        )
-    if engine.context < config.sampling.max_context:
-        raise CallerError(
-            f"max_context is {config.sampling.max_context}, the model holds {engine.context} tokens "
-            f"[sampling.max_context]. Use {engine.context} or less."
-        )
 
 
 def _record(trajectory: Trajectory) -> dict[str, Any]:
