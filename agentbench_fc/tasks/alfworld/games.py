@@ -17,10 +17,15 @@ from agentbench_fc.tasks.alfworld.scenes import LEVELS
 class Games(Protocol):
     """A set of games in splits. A sample's data names its `game`, `task_type`, `level`, `goal` and `walkthrough`."""
 
-    splits: Mapping[str, str]
-    """Name -> one line about it."""
-    source: str
-    """What the games are and of which version, for results."""
+    @property
+    def splits(self) -> Mapping[str, str]:
+        """Name -> one line about it."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """What the games are and of which version, for results."""
+        ...
 
     def samples(self, split: str) -> Sequence[Sample]:
         """The games of a split.

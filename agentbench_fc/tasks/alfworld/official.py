@@ -118,8 +118,8 @@ class OfficialGames:
             shown = "; ".join(f"{game.game}: {game.fault}" for game in faulty[:SHOWN])
             more = f"; and {len(faulty) - SHOWN} more" if len(faulty) > SHOWN else ""
             raise CallerError(
-                f"{len(faulty)} of {len(found)} games of split {split!r} cannot be played [{self.root}]: {shown}{more}. "
-                "Get the archives that have them, or give allow_missing=true to play the others."
+                f"{len(faulty)} of {len(found)} games of {split!r} cannot be played [{self.root}]: {shown}{more}. "
+                "Get archives that have them, or give allow_missing=true to play the others."
             )
         kept = [
             (number, game)
