@@ -182,6 +182,8 @@ class Child:
         self.target = target
         self.calls = 0
         """Calls answered so far."""
+        self.users = 0
+        """Users that a pool has given it to so far."""
         paths = [path or os.getcwd() for path in sys.path]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-P", str(CHILD), target, str(os.getpid())]
@@ -346,10 +348,11 @@ class ChildPool:
 
     Args:
         target: As in `Child`.
-        size: Most processes at once.
+        size: Most processes at once; one that is worn but still in use does not count.
         arguments: As in `Child`.
-        max_calls: A child that answered so many is replaced as soon as nobody uses it; None: never.
-        max_rss_bytes: So is one whose memory grew beyond; None: no bound.
+        max_calls: A child that answered so many takes no new users and ends with its last; None: never.
+        max_rss_bytes: So does one whose memory grew beyond; None: no bound.
+        max_users: So does one that had so many users; None: no bound.
         start_timeout_s: As in `Child`.
     """
 
@@ -361,6 +364,7 @@ class ChildPool:
         *,
         max_calls: int | None = None,
         max_rss_bytes: int | None = None,
+        max_users: int | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
         if size < 1:
@@ -369,13 +373,14 @@ class ChildPool:
         self._size = size
         self._max_calls = max_calls
         self._max_rss = max_rss_bytes
+        self._max_users = max_users
         self._make: Callable[[], Child] = lambda: Child(target, arguments, start_timeout_s=start_timeout_s)
         self._changed = threading.Condition()
         self._users: dict[Child, int] = {}
         self._starting = 0
         self._closed = False
         self.recycled = 0
-        """Children replaced because of their calls or memory."""
+        """Children replaced because of their calls, users or memory."""
 
     def call(self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float) -> Any:
         """A call on a child that nobody else uses meanwhile; see `Child.call`.
@@ -401,6 +406,19 @@ class ChildPool:
             Unavailable: all children had their users for all that time.
         """
         return self._take(per_child, time.monotonic() + timeout_s, timeout_s)
+
+    def share(self, child: Child) -> Child:
+        """Another user for a child that has one already; give it back by `unpin` too.
+
+        Raises:
+            InfrastructureError: it died meanwhile.
+        """
+        with self._changed:
+            if child not in self._users or not child.alive:
+                raise InfrastructureError(f"the child process is not alive any more [{self.target}]. Start another.")
+            self._users[child] += 1
+            child.users += 1
+        return child
 
     def unpin(self, child: Child) -> None:
         """Gives a child back."""
@@ -438,6 +456,8 @@ class ChildPool:
     def _worn(self, child: Child) -> bool:
         if self._max_calls is not None and child.calls >= self._max_calls:
             return True
+        if self._max_users is not None and child.users >= self._max_users:
+            return True
         return self._max_rss is not None and child.rss_bytes > self._max_rss
 
     def _take(self, per_child: int, deadline: float, timeout_s: float) -> Child:
@@ -447,11 +467,13 @@ class ChildPool:
                     raise CallerError(f"the pool was closed [{self.target}]. Make another one.")
                 for dead in [child for child in self._users if not child.alive]:
                     del self._users[dead]
-                free = [c for c, users in self._users.items() if users < per_child and not (users and self._worn(c))]
-                room = len(self._users) + self._starting < self._size
+                serving = [c for c, users in self._users.items() if not (users and self._worn(c))]
+                free = [c for c in serving if self._users[c] < per_child]
+                room = len(serving) + self._starting < self._size  # a worn one has gone but for its last users
                 best = min(free, key=self._users.__getitem__, default=None)
                 if best is not None and (self._users[best] == 0 or not room):
                     self._users[best] += 1
+                    best.users += 1
                     return best
                 if room:
                     self._starting += 1
@@ -471,6 +493,7 @@ class ChildPool:
                 self._starting -= 1
                 if child is not None and not self._closed:
                     self._users[child] = 1
+                    child.users += 1
                 self._changed.notify_all()
         if self._closed:
             child.close()

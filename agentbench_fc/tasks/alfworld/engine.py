@@ -13,7 +13,7 @@ once per game.
 A process keeps a bounded number of games loaded. A session whose game had to leave comes back by playing its moves
 again, which nobody notices.
 
-Not here: files (gamefile.py), translation (translation.py), texts (text.py), processes (workers.py), turns (episode.py).
+Not here: files (gamefile.py), translation (translation.py), texts (text.py), processes (workers.py).
 """
 
 import threading
@@ -175,6 +175,11 @@ class Play:
     def game(self) -> Game:
         """What is played."""
         return self._board.game
+
+    @property
+    def facts(self) -> Facts:
+        """What is true now; not to be changed."""
+        return self._facts
 
     @property
     def moves(self) -> int:

@@ -42,6 +42,17 @@ def library_file() -> Path:
     return path
 
 
+def check_installed() -> None:
+    """Refuses to go on without the packages that play games; none of them is imported.
+
+    Raises:
+        CallerError: one is missing.
+    """
+    missing = [name for name in ("alfworld", "textworld", "fast_downward") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CallerError(f"not installed: {', '.join(missing)} [task alfworld]. {INSTALL}.")
+
+
 def loadable_part(content: bytes) -> bytes:
     """A shared library without what follows its loadable segments: symbols and debug data. Other formats stay whole."""
     if content[:6] != b"\x7fELF\x02\x01":
@@ -110,7 +121,7 @@ class Library:
             self._operators = (_Operator * self._room)()
         self._library.get_applicable_operators(ctypes.addressof(self._operators))
         numbers = ctypes.cast(self._operators, ctypes.POINTER(ctypes.c_int))
-        return numbers[0 : count * OPERATOR_INTS : OPERATOR_INTS]  # type: ignore[no-any-return]
+        return numbers[0 : count * OPERATOR_INTS : OPERATOR_INTS]
 
     def described(self, count: int) -> dict[int, tuple[str, int]]:
         """Number -> name and count of effects, for the operators that `applicable` has just given."""

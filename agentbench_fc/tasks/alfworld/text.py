@@ -195,8 +195,8 @@ class Writer:
                 return f"{first}{second}"
             case ast.BoolOp(op=ast.Or(), values=values):
                 found: Entity | str = ""
-                for value in values:
-                    found = self._evaluate(value, variables, text)
+                for alternative in values:
+                    found = self._evaluate(alternative, variables, text)
                     if found:
                         break
                 return found

@@ -1,0 +1,101 @@
+"""How actions are listed for a player, and how a player's action is understood.
+
+>>> print(listed(("go to bed 1", "go to bed 2", "help", "look"), "grouped"))
+go to _: bed 1, bed 2
+help
+look
+>>> nearest("pick up the mug 1 from desk 1", ["go to desk 1", "take mug 1 from desk 1"])
+'take mug 1 from desk 1'
+
+Not here: what an action does (engine.py).
+Source: BLEU-4 is Papineni et al. 2002, its smoothing method 4 of Chen and Cherry 2014, as AgentBench uses them.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+ListMode = Literal["full", "grouped"]
+LIST_MODES: tuple[str, ...] = get_args(ListMode)
+LEAST_BLEU = 0.01
+"""AgentBench replaces an action only by one that is nearer than this."""
+_FORMS = (
+    re.compile(r"(?P<before>(?:take|put) )(?P<thing>.+?)(?P<after> from .+| in/on .+)"),
+    re.compile(r"(?P<before>(?:go to|open|close|examine|use) )(?P<thing>.+)(?P<after>)"),
+)
+"""Commands that are listed in groups: the ones that come in numbers. What is held at a time is one thing only."""
+_GROUP = re.compile(r"(?P<before>.*)_(?P<after>.*?): (?P<things>.+)")
+_VERBS = re.compile(
+    r"(?:help|inventory|look|(?:go to|open|close|take|put|move|examine|use|heat|cool|clean|slice) \S.*)"
+)
+
+
+def listed(commands: Sequence[str], mode: ListMode) -> str:
+    """The commands, one per line; in groups, those that differ in one word share a line."""
+    if mode == "full":
+        return "\n".join(commands)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for command in commands:
+        found = next((match for form in _FORMS if (match := form.fullmatch(command))), None)
+        key, thing = ((found["before"], found["after"]), found["thing"]) if found else ((command, ""), "")
+        groups.setdefault(key, []).append(thing)
+    return "\n".join(
+        f"{before}_{after}: {', '.join(things)}" if len(things) > 1 else f"{before}{things[0]}{after}"
+        for (before, after), things in groups.items()
+    )
+
+
+def read_actions(text: str) -> list[str]:
+    r"""The commands at the end of a message, whichever way they are listed.
+
+    >>> read_actions("You see a bed 1.\n\nPossible actions:\ngo to _: bed 1, bed 2\nlook")
+    ['go to bed 1', 'go to bed 2', 'look']
+    """
+    commands: list[str] = []
+    for line in reversed(text.rpartition("AVAILABLE ACTIONS: ")[2].splitlines()):
+        group = _GROUP.fullmatch(line)
+        found = (
+            [f"{group['before']}{thing}{group['after']}" for thing in group["things"].split(", ")] if group else [line]
+        )
+        if not all(_VERBS.fullmatch(command) for command in found):
+            break
+        commands[:0] = found
+    return commands
+
+
+def nearest(action: str, commands: Sequence[str]) -> str | None:
+    """The command that is nearest to an action by BLEU; None: none is near."""
+    scores = [bleu(command.split(), action.split()) for command in commands]
+    best = max(range(len(scores)), key=scores.__getitem__, default=None)
+    return commands[best] if best is not None and scores[best] > LEAST_BLEU else None
+
+
+def bleu(reference: Sequence[str], candidate: Sequence[str]) -> float:
+    """BLEU-4 of a candidate against one reference, smoothed by method 4 with k = 5; both are words.
+
+    >>> bleu("go to desk 1".split(), "go to desk 1".split()), bleu(["look"], ["jump"])
+    (1.0, 0.0)
+    """
+    length = len(candidate)
+    logs = []
+    smoothed = 0
+    for n in range(1, 5):
+        own, other = _ngrams(candidate, n), _ngrams(reference, n)
+        matches = sum(min(count, other[gram]) for gram, count in own.items())
+        total = max(1, sum(own.values()))
+        if n == 1 and not matches:
+            return 0.0
+        precision = matches / total
+        if not matches and length > 1:  # a short candidate has few n-grams; they count by its length
+            smoothed += 1
+            precision = math.log(length) / (2**smoothed * 5) / total
+        if precision > 0:
+            logs.append(0.25 * math.log(precision))
+    brevity = 1.0 if length > len(reference) else math.exp(1 - len(reference) / length)
+    return brevity * math.exp(math.fsum(logs))
+
+
+def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
