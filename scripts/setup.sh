@@ -46,5 +46,10 @@ else
   pip install --quiet "$TORCH"
 fi
 pip install --quiet -c constraints.txt -e '.[kg,db,serve,train,dev]'
+# ALFWorld's engine is compiled; a machine without a compiler gets everything else
+if ! pip install --quiet -c constraints.txt -e '.[alfworld]'; then
+  echo "ALFWorld's engine could not be built, all else is there. It needs a C++ compiler, cmake and make:" \
+       "sudo apt-get install g++ cmake make, then  rm $stamp  and make again." >&2
+fi
 printf '%s' "$wanted" > "$stamp"
 "$VENV/bin/agentbench-fc" doctor --missing || true
