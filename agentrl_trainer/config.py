@@ -9,16 +9,20 @@ agentbench_fc.errors.CallerError: max_lag is -1 [staleness.max_lag]. Use 0 (sync
 A field says its unit and its effect below itself. Values are checked when an object is made, so a configuration that
 exists is usable. What spans two sections is checked by `RunConfig`.
 
-Not here: YAML files and `key=value` overrides (configfile.py); what the `trl` section may hold (trainer.py).
+Not here: the sections about the loss (objective.py); YAML files and `key=value` overrides (configfile.py); what the
+`trl` section may hold (trainer.py).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from agentbench_fc.errors import CallerError
+from agentrl_trainer.objective import Normalization as Normalization  # one place to import all sections from
+from agentrl_trainer.objective import OffPolicy as OffPolicy
+from agentrl_trainer.objective import Optimization as Optimization
+from agentrl_trainer.objective import check_number as _check
 
 TINY = "tiny-fc"
 """Name of the policy that ships with the package."""
@@ -28,11 +32,6 @@ TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """What `tiny-fc` can do of the built-in tasks; `options: {level: null}` gives it all levels."""
 AUTO = "auto"
-
-
-def _check(value: float, name: str, advice: str, *, low: float, strict: bool = False) -> None:
-    if not math.isfinite(value) or value < low or (strict and value == low):
-        raise CallerError(f"{name.rpartition('.')[2]} is {value} [{name}]. {advice}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +130,8 @@ class Rollout:
     """Deadline for the rollout process and its engines to be ready."""
     retries: int = 2
     """Attempts after the first for an episode that failed by infrastructure, before its member is masked."""
+    restarts: int = 3
+    """How often a dead rollout process is started again before the run ends; see also `engines.restarts`."""
     url: str = ""
     """Of a controller (`agentbench-fc serve`) whose workers run the sessions; empty: the rollout process runs them."""
     abnormal_penalty: float = -0.2
@@ -141,6 +142,7 @@ class Rollout:
         _check(self.max_episodes, "rollout.max_episodes", "Use 0 (by max_groups) or more.", low=0)
         _check(self.queue_groups, "rollout.queue_groups", "Use 1 or more.", low=1)
         _check(self.retries, "rollout.retries", "Use 0 or more.", low=0)
+        _check(self.restarts, "rollout.restarts", "Use 0 (never) or more.", low=0)
         for name in ("straggler_s", "generate_timeout_s", "start_timeout_s"):
             _check(getattr(self, name), f"rollout.{name}", "Use seconds > 0.", low=0, strict=True)
         if not -1 <= self.abnormal_penalty <= 0:
@@ -259,137 +261,6 @@ class Batch:
                 f"max_trajectories is {self.max_trajectories} [batch.max_trajectories]. "
                 f"It must not be below min_trajectories = {self.min_trajectories}."
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimization:
-    """AdamW, its schedule, and the clipped objective."""
-
-    learning_rate: float = 3e-4
-    """Peak; for a full-size model use 1e-6."""
-    warmup_steps: int = 3
-    """Steps of linear rise."""
-    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """What follows the rise."""
-    weight_decay: float = 0.0
-    """AdamW's decoupled decay."""
-    beta1: float = 0.9
-    """AdamW's momentum."""
-    beta2: float = 0.99
-    """AdamW's second-moment decay; short runs want it below 0.999."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    loss_type: Literal["dapo", "cispo", "vespo"] = "dapo"
-    """Those that divide by the tokens of the whole batch, so that micro-batches add up exactly."""
-    epsilon: float = 0.2
-    """Lower clip of the importance ratio."""
-    epsilon_high: float = 0.28
-    """Upper clip."""
-    delta: float = 4.0
-    """Cap of the ratio where the advantage is negative (dual clip): one stale token must not outweigh a batch."""
-    kl: float = 0.0
-    """Weight of the KL term against the initial model; above 0 a copy of it is kept."""
-
-    def __post_init__(self) -> None:
-        _check(self.learning_rate, "optimization.learning_rate", "Use more than 0.", low=0, strict=True)
-        _check(self.warmup_steps, "optimization.warmup_steps", "Use 0 or more.", low=0)
-        _check(self.weight_decay, "optimization.weight_decay", "Use 0 or more.", low=0)
-        _check(self.max_grad_norm, "optimization.max_grad_norm", "Use more than 0.", low=0, strict=True)
-        _check(self.kl, "optimization.kl", "Use 0 or more.", low=0)
-        for name in ("epsilon", "epsilon_high"):
-            _check(getattr(self, name), f"optimization.{name}", "Use more than 0, e.g. 0.2.", low=0, strict=True)
-        if self.delta <= 1 + self.epsilon_high:
-            raise CallerError(
-                f"delta is {self.delta} [optimization.delta]. "
-                f"It caps what the upper clip leaves: use more than 1 + epsilon_high = {1 + self.epsilon_high:g}."
-            )
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise CallerError(f"{name} is {getattr(self, name)} [optimization.{name}]. Use a value in [0, 1).")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffPolicy:
-    """What makes up for tokens that another policy sampled than the one that is trained; see docs/algorithms.md."""
-
-    ratio: Literal["conditional", "mixture", "paper"] = "conditional"
-    """The denominator of a token's ratio: the engine that sampled it (`conditional`), the whole pool as it was drawn
-    from (`mixture`: less variance, one more forward pass per version), or none (`paper`: stale counts as fresh)."""
-    mode: Literal["behavior", "decoupled"] = "behavior"
-    """`behavior`: the clip is around the sampling policy. `decoupled`: around the policy at the start of the step, and
-    the ratio to the sampling policy is a weight (one more forward pass)."""
-    correction: Literal["none", "truncate", "mask"] = "none"
-    """What happens to a ratio beyond the bounds: nothing; it is set to the bound (only `decoupled`: in `behavior` the
-    clip and `delta` do it); or its tokens leave the loss and its denominator."""
-    level: Literal["token", "turn"] = "token"
-    """Whose ratio is held against the bounds: each token's own, or that of its whole agent turn."""
-    turn_ratio: Literal["mean", "product"] = "mean"
-    """A turn's ratio: the geometric mean of its tokens' ratios, or their exact product, which long turns let explode."""
-    max_ratio: float = 2.0
-    """Upper bound of the ratio."""
-    min_ratio: float = 0.0
-    """Lower bound of the ratio."""
-    m2_threshold: float = 0.0
-    """Mean squared log-ratio that a batch may keep: above it, the tokens with the largest leave the loss
-    (M2PO; 0.04 is its value). 0: off."""
-    max_mismatch: float = 1.0
-    """Mean |log-ratio| over tokens of the trained version itself from which on the engines hold other weights than the
-    trainer: the run ends. 0: not checked."""
-
-    def __post_init__(self) -> None:
-        for name in ("min_ratio", "m2_threshold", "max_mismatch"):
-            _check(getattr(self, name), f"off_policy.{name}", "Use 0 or more.", low=0)
-        _check(self.max_ratio, "off_policy.max_ratio", "Use 1 or more: an unchanged policy has ratio 1.", low=1)
-        if self.min_ratio >= 1:
-            raise CallerError(
-                f"min_ratio is {self.min_ratio} [off_policy.min_ratio]. Use less than 1: an unchanged policy has ratio 1."
-            )
-        if self.ratio == "paper" and (self.mode, self.correction, self.m2_threshold) != ("behavior", "none", 0):
-            raise CallerError(
-                "ratio=paper has no ratio that could be decoupled, bounded or masked [off_policy]. "
-                "Use ratio=conditional or mixture, or leave mode, correction and m2_threshold at their defaults."
-            )
-        if self.correction == "truncate" and self.mode == "behavior":
-            raise CallerError(
-                "correction=truncate with mode=behavior [off_policy]. There the clip and optimization.delta bound the "
-                "ratio: use mode=decoupled, or correction=mask."
-            )
-
-    @property
-    def needs_survey(self) -> bool:
-        """Whether the whole batch's log-probs must be known before its first gradient."""
-        masks = self.correction != "none" or self.m2_threshold > 0
-        return self.mode == "decoupled" or self.ratio == "mixture" or masks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Normalization:
-    """From rewards to advantages: within the group, then within the task."""
-
-    group_scale: Literal["std", "none"] = "std"
-    """`std`: (reward - mean) / std of the group (GRPO); `none`: only the mean is subtracted."""
-    task: Literal["batch", "stream", "global", "none"] = "batch"
-    """`batch`: zero mean and unit deviation over the trained tokens of each task in the batch (AgentRL); `stream`: by
-    running statistics of each task; `global`: over all tasks together, for comparison only."""
-    center: bool = True
-    """False: a task's advantages are scaled only, so no sign can flip."""
-    spread: Literal["std", "mad"] = "std"
-    """What is scaled to 1: the deviation, or 1.4826 times the median absolute deviation from the median, which a few
-    extreme rewards do not move (where it is 0, the deviation)."""
-    decay: float = 0.9
-    """Of the running statistics, per batch that holds the task; 0 is the last batch alone, 1 never forgets."""
-    floor: float = 0.0
-    """The least that is divided by; above 0 a nearly constant task is not blown up to unit deviation."""
-    exclude_zero_variance: bool = True
-    """Groups whose rewards are all equal keep advantage 0 and stay out of the task's statistics; False: the paper."""
-    tolerance: float = 1e-6
-    """Rewards this close are equal."""
-
-    def __post_init__(self) -> None:
-        _check(self.tolerance, "normalization.tolerance", "Use 0 or more.", low=0)
-        _check(self.floor, "normalization.floor", "Use 0 or more.", low=0)
-        if not 0 <= self.decay <= 1:
-            raise CallerError(f"decay is {self.decay} [normalization.decay]. Use a value from 0 to 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

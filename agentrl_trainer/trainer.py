@@ -11,7 +11,7 @@ Source: TRL 1.16 `GRPOTrainer`; loss DAPO, arXiv 2503.14476; asynchronous loop A
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -157,8 +157,6 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.evaluation: list[EvalResult] = []
         self.normalizer = TaskNormalizer(config.normalization)
         self.history = PolicyHistory(max_lag=config.staleness.max_lag, stale_sync_steps=config.engines.stale_sync_steps)
-        self.verify_engines = False
-        """Whether engines that hold other weights than the trainer end the run."""
         self._play = play
         super().__init__(
             model=model,
@@ -220,7 +218,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         lag = lag_report(batch.trajectories, batch.version, **bound)
         figures = batch_metrics(batch, rows, lag) | corrected.figures
         if not options.off_policy.needs_survey:
-            figures |= self._ratios(rows, logprobs, batch.version)
+            figures |= ratio_metrics(rows, logprobs, batch.version, options.engines.fresh)
         figures |= {"batch/micro_batches": len(parts), "time/train_s": seconds}
         figures["tokens_per_s"] = rows.tokens / (seconds + batch.waited_s)
         for name, value in figures.items():
@@ -241,7 +239,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         figures: Metrics = {}
         if options.ratio == "mixture":
             rows, figures = self._with_mixture(model, rows, batch)
-        figures |= self._ratios(rows, logprobs, batch.version)
+        figures |= ratio_metrics(rows, logprobs, batch.version, self.config.engines.fresh)
         corrected = correct(rows, logprobs, options)
         return Corrected(corrected.rows, figures | corrected.figures)
 
@@ -288,22 +286,6 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 )
         return logprobs
 
-    def _ratios(self, rows: Rows, logprobs: PerRow, version: int) -> Metrics:
-        """The ratio figures.
-
-        Raises:
-            CallerError: the engines hold other weights than the trainer.
-        """
-        figures = ratio_metrics(rows, logprobs, version, self.config.engines.fresh)
-        bound = self.config.off_policy.max_mismatch if self.verify_engines else 0
-        if (gap := figures.get("ratio/engine_gap", 0.0)) > bound > 0:
-            raise CallerError(
-                f"tokens of version {version} have log-probs {gap:.2f} away from the trainer's own on average "
-                "[off_policy.max_mismatch]. The engines hold other weights, or sample at another temperature: check "
-                "that engine and trainer load the same model. 0 turns this check off."
-            )
-        return figures
-
     def _backward(self, model: Any, part: MicroBatch) -> Tensor:
         inputs = {name: tensor.to(self.args.device) for name, tensor in part.items()}
         if self.config.off_policy.ratio == "paper":
@@ -320,6 +302,20 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         result = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         self._seen_logps: Tensor = result[0].detach()
         return result
+
+    def token_logprobs(self, ids: Sequence[int], count: int) -> list[float]:
+        """Log-probs of the last `count` ids under the present weights, computed as the loss computes them."""
+        row = torch.tensor([list(ids)], device=self.args.device)
+        cut = len(ids) - count
+        inputs = {"prompt_ids": row[:, :cut], "completion_ids": row[:, cut:]}
+        inputs |= {"prompt_mask": torch.ones_like(row[:, :cut]), "completion_mask": torch.ones_like(row[:, cut:])}
+        logprobs: list[float] = self._logps(self.model, inputs)[0].float().tolist()
+        return logprobs
+
+    def note(self, figures: Mapping[str, float]) -> None:
+        """Adds figures to those of the present step."""
+        for name, value in figures.items():
+            self._metrics["train"][name].append(value)
 
     @torch.no_grad()
     def _logps(self, model: Any, inputs: Mapping[str, Tensor]) -> Tensor:

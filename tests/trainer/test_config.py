@@ -1,6 +1,7 @@
 """Configuration: what is refused, with which advice, and that everything survives the way to a file and back."""
 
 import dataclasses
+import inspect
 import typing
 from pathlib import Path
 
@@ -118,8 +119,8 @@ def test_a_configuration_survives_the_way_to_yaml_and_back(config: RunConfig) ->
 
 
 def test_every_field_says_what_it_does() -> None:
-    source = Path(module.__file__).read_text()
     for section in (c for c in vars(module).values() if dataclasses.is_dataclass(c) and isinstance(c, type)):
+        source = inspect.getsource(section)
         for field in dataclasses.fields(section):
             hint = typing.get_type_hints(section)[field.name]
             if not dataclasses.is_dataclass(hint):
@@ -148,7 +149,11 @@ def test_the_shipped_configurations_are_whole() -> None:
 
 def test_servers_are_counted_by_their_addresses() -> None:
     config = load_config(
-        overrides=["engines.kind=sglang", "engines.fresh_urls=http://a:1, http://b:2", "engines.stale_urls=[http://c:3]"]
+        overrides=[
+            "engines.kind=sglang",
+            "engines.fresh_urls=http://a:1, http://b:2",
+            "engines.stale_urls=[http://c:3]",
+        ]
     )
     assert (config.engines.fresh, config.engines.stale) == (2, 1)
     assert from_dict(to_dict(config)) == config

@@ -10,7 +10,6 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentbench_fc.errors import CallerError
 from agentrl_trainer.config import Batch, Normalization, OffPolicy, Optimization, RunConfig, SamplingOptions, Staleness
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.trainer import AgentGRPOTrainer
@@ -290,21 +289,3 @@ def test_the_mixture_asks_each_version_that_could_have_sampled(
     by_hand = trainer_of(policy_dir, config(staleness=Staleness(max_lag=1)), tmp_path)
     by_hand.model.load_state_dict(before)
     assert apart(found, gradients(by_hand, groups, version=5)) < 1e-5
-
-
-def test_engines_with_other_weights_end_the_run_at_its_first_batch(
-    policy_dir: Path, groups: list[Group], tmp_path: Path
-) -> None:
-    other = moved(policy_dir, 1.0)
-    for group in groups:
-        for t in group.trajectories:
-            t.logprobs = np.where(t.mask, log_probs(other, t.ids), 0).astype(np.float32)
-    for options in (OffPolicy(), OffPolicy(mode="decoupled")):
-        trainer = trainer_of(policy_dir, config(off_policy=options), tmp_path)
-        trainer.verify_engines = True
-        with pytest.raises(CallerError, match="engines hold other weights"):
-            gradients(trainer, groups, version=0)
-        gradients(trainer, groups, version=1)  # tokens of an older version may be anywhere
-    off = trainer_of(policy_dir, config(off_policy=OffPolicy(max_mismatch=0)), tmp_path)
-    off.verify_engines = True
-    gradients(off, groups, version=0)
