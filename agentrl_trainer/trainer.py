@@ -26,7 +26,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from trl import GRPOConfig, GRPOTrainer
 
 from agentbench_fc.errors import CallerError, did_you_mean
-from agentrl_trainer.collate import MicroBatch, micro_batches
+from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
 from agentrl_trainer.metrics import Metrics, batch_metrics, ratio_metrics
@@ -34,6 +34,7 @@ from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.offpolicy import Corrected, PerRow, correct
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
+from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
 from agentrl_trainer.staleness import lag_report
 
@@ -167,13 +168,17 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             processing_class=processing_class,
             callbacks=callbacks,
         )
+        self.ranks = Ranks(self.accelerator)
 
     def get_train_dataloader(self) -> "DataLoader[Step]":
         """One item per optimizer step: whatever the queue gives then."""
         return DataLoader(_Steps(self), batch_size=None)
 
     def next_batch(self) -> StepBatch:
-        """Waits for the batch of the present step."""
+        """Waits for the batch of the present step; with several processes the first one does, for all."""
+        return self.ranks.share(self._take)
+
+    def _take(self) -> StepBatch:
         bounds = self.config.batch
         return self.queue.get_batch(
             bounds.min_trajectories,
@@ -207,7 +212,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                     loss += self._backward(model, part)
                 _collect(self._seen_logps, part, logprobs)
-                weighted.add(float(part["tool_mask"].sum()))
+                weighted.add(float(part["tokens"]))
         self._step += 1
         if not torch.isfinite(loss):
             raise CallerError(
@@ -218,7 +223,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         lag = lag_report(batch.trajectories, batch.version, **bound)
         figures = batch_metrics(batch, rows, lag) | corrected.figures
         if not options.off_policy.needs_survey:
-            figures |= ratio_metrics(rows, logprobs, batch.version, options.engines.fresh)
+            figures |= ratio_metrics(rows, self.ranks.merge(logprobs), batch.version, options.engines.fresh)
         figures |= {"batch/micro_batches": len(parts), "time/train_s": seconds}
         figures["tokens_per_s"] = rows.tokens / (seconds + batch.waited_s)
         for name, value in figures.items():
@@ -227,8 +232,12 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def _parts(self, rows: Rows) -> list[MicroBatch]:
         return micro_batches(
-            rows, self.config.batch.micro_batch_tokens, pad_id=self.processing_class.pad_token_id
-        )  # fmt: skip
+            rows,
+            self.config.batch.micro_batch_tokens,
+            pad_id=self.processing_class.pad_token_id,
+            rank=self.ranks.rank,
+            ranks=self.ranks.count,
+        )
 
     def _corrected(self, model: Any, rows: Rows, batch: StepBatch) -> Corrected:
         """The rows after off-policy correction; where there is none, as they are and at no cost."""
@@ -284,7 +293,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 _collect(
                     self._logps(model, {name: part[name].to(self.args.device) for name in SEQUENCE}), part, logprobs
                 )
-        return logprobs
+        return self.ranks.merge(logprobs)
 
     def _backward(self, model: Any, part: MicroBatch) -> Tensor:
         inputs = {name: tensor.to(self.args.device) for name, tensor in part.items()}
@@ -416,7 +425,8 @@ def _collect(logps: Tensor, part: MicroBatch, into: PerRow) -> None:
     """Puts a micro-batch's log-probs (B, C) where its rows are."""
     found, split = logps.float().cpu().numpy(), part["prompt_ids"].size(1)
     for row, values in zip(part["rows"].tolist(), found, strict=True):
-        into[row][split:] = values[: len(into[row]) - split]
+        if row != FILLER:
+            into[row][split:] = values[: len(into[row]) - split]
 
 
 def _no_reward(*args: object, **kwargs: object) -> list[float]:
