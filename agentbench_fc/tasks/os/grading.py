@@ -1,0 +1,186 @@
+"""Judges the end of an episode: the answer, or the state of the sandbox, by the rules of the profile.
+
+Default rules keep the agent's hands off the scales. A reference answer is computed in another sandbox, which only the
+sample's own scripts have touched; where that cannot be right (volatility.py) it is computed in the agent's sandbox, and
+never if the system's programs were tampered with. Check scripts run there as fresh processes with a fixed PATH, under
+the same condition. Conditions of generated samples are judged on facts that process 1 looks up itself (state.py).
+
+The profile `agentbench` runs references and checks in the agent's sandbox, after it, as AgentBench does.
+
+Not here: what makes an answer right (checks.py), what must hold (state.py).
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentbench_fc.errors import TaskError
+from agentbench_fc.tasks.os import checks, state
+from agentbench_fc.tasks.os.boxes import Boxes, run_script, set_up
+from agentbench_fc.tasks.os.sandbox.base import Entry, Sandbox
+from agentbench_fc.tasks.os.volatility import IN_PLACE
+
+CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
+"""The system's folders come first: what an agent adds to /usr/local shadows nothing."""
+_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/ld.so.")
+_CHECK_TIMEOUT_S = 60.0
+_RUN_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the episode was won, and what the metrics say about it."""
+
+    passed: bool
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class References:
+    """Reference answers that are the same whenever they are computed: one small text a sample, for all sessions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}
+
+    def get(self, sample_id: str) -> str | None:
+        """The answer, where it was computed before."""
+        with self._lock:
+            return self._known.get(sample_id)
+
+    def put(self, sample_id: str, answer: str) -> None:
+        """Remembers it."""
+        with self._lock:
+            self._known[sample_id] = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """Grades the samples of one task. `answer` is None where the agent ended without one."""
+
+    boxes: Boxes
+    references: References
+    agentbench: bool
+
+    def grade(self, sample_id: str, data: Mapping[str, Any], answer: str | None, box: Sandbox) -> Verdict:
+        """The verdict on an episode that ends with this answer, in this sandbox.
+
+        Raises:
+            TaskError: the sample's own script fails, so nobody can win.
+            InfrastructureError: a sandbox failed.
+        """
+        if data["match"] is not None:
+            return Verdict(checks.match_passes(data["match"], answer, agentbench=self.agentbench))
+        if self.agentbench:
+            return self._grade_in_place(data, answer or "", box)
+        outputs: list[str] = []
+        metrics: dict[str, Any] = {}
+        for step in data["checks"]:
+            passed = True
+            if step["kind"] == "reference":
+                found = self._reference(sample_id, data, box, metrics)
+                passed = found is not None
+                outputs.append(found or "")
+            elif step["kind"] == "stock":
+                passed = answer is not None and checks.answer_passes(
+                    step["name"], answer, outputs[0] if outputs else ""
+                )
+                outputs.append("")
+            elif step["kind"] == "state":
+                difference = state.unmet(step["conditions"], BoxView(box))
+                passed = difference is None
+                metrics |= {"difference": difference} if difference else {}
+            elif tampered := self._tampered(data, box):
+                passed = False
+                metrics["tampered"] = tampered
+            else:
+                result = run_script(box, step, [answer or "", *outputs], _CHECK_TIMEOUT_S, {"PATH": CHECK_PATH})
+                passed = result.ok
+                outputs.append(result.stdout.decode("utf-8", "replace"))
+            if not passed:
+                return Verdict(False, metrics)
+        return Verdict(True, metrics)
+
+    def _grade_in_place(self, data: Mapping[str, Any], answer: str, box: Sandbox) -> Verdict:
+        """AgentBench's chain: each script is given the answer and the outputs of those before; any failure is wrong."""
+        outputs: list[str] = []
+        for step in data["checks"]:
+            if step["kind"] == "stock":
+                passed = checks.answer_passes(step["name"], answer, outputs[0] if outputs else "", agentbench=True)
+                outputs.append("")
+            elif step["kind"] == "state":
+                passed = state.unmet(step["conditions"], BoxView(box)) is None
+            else:
+                script = data["reference"] if step["kind"] == "reference" else step
+                result = run_script(box, script, [answer, *outputs], _CHECK_TIMEOUT_S)
+                passed = result.ok
+                outputs.append(result.stdout.decode("utf-8", "replace"))
+            if not passed:
+                return Verdict(False)
+        return Verdict(True)
+
+    def _reference(self, sample_id: str, data: Mapping[str, Any], box: Sandbox, metrics: dict[str, Any]) -> str | None:
+        """The reference's output; None: the agent changed the programs that would have to find it out."""
+        if IN_PLACE & set(data["volatile"]):
+            metrics["reference"] = "in place"
+            if tampered := self._tampered(data, box):
+                metrics["tampered"] = tampered
+                return None
+            return _output(sample_id, data, box)
+        known = self.references.get(sample_id)
+        if known is None:
+            with self.boxes.open(data["image"]) as pristine:
+                set_up(pristine, sample_id, data)
+                known = _output(sample_id, data, pristine)
+            if not data["volatile"]:
+                self.references.put(sample_id, known)
+        metrics["reference"] = "pristine"
+        return known
+
+    def _tampered(self, data: Mapping[str, Any], box: Sandbox) -> list[str]:
+        """Programs and libraries of the image that the agent changed; those that the sample itself changes are fine."""
+        changed = _changed_tools(box)
+        if not changed:
+            return []
+        with ExitStack() as stack:
+            pristine = stack.enter_context(self.boxes.open(data["image"]))
+            set_up(pristine, "", data)
+            changed -= _changed_tools(pristine)
+        return sorted(changed)[:5]
+
+
+def _changed_tools(box: Sandbox) -> set[str]:
+    return {
+        change.path
+        for change in box.changes()
+        if change.path.startswith(_TOOLS) and (change.kind != "added" or change.path == "/etc/ld.so.preload")
+    }
+
+
+def _output(sample_id: str, data: Mapping[str, Any], box: Sandbox) -> str:
+    """What the reference prints. Its exit code says little: `find` fails for one folder that it may not read."""
+    result = run_script(box, data["reference"], [], _CHECK_TIMEOUT_S, {"PATH": CHECK_PATH})
+    text = result.stdout.decode("utf-8", "replace")
+    if result.timed_out or result.truncated or (result.code and not text.strip()):
+        how = "timed out" if result.timed_out else f"ended with status {result.code}"
+        raise TaskError(f"the reference script {how} [{sample_id}]. Exclude this sample.")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class BoxView:
+    """The view of state.py on a sandbox."""
+
+    box: Sandbox
+
+    def look(self, paths: Sequence[str]) -> Mapping[str, Entry | None]:
+        """Each path as it is, by process 1 of the sandbox itself."""
+        return self.box.look(paths, content=state.MAX_CONTENT)
+
+    def run(self, argv: Sequence[str], stdin: str, files: Mapping[str, str]) -> tuple[int, str]:
+        """A fresh process with a fixed PATH."""
+        for path, text in files.items():
+            self.box.put(path, text.encode())
+        result = self.box.exec(list(argv), timeout_s=_RUN_TIMEOUT_S, stdin=stdin.encode(), env={"PATH": CHECK_PATH})
+        return result.code, result.stdout.decode("utf-8", "replace")
