@@ -7,6 +7,7 @@ Not here: the OS task that plays in them (task.py, episode.py beside this folder
 
 from agentbench_fc.tasks.os.sandbox.base import (
     Change,
+    Entry,
     ExecResult,
     Limits,
     Sandbox,
@@ -19,6 +20,7 @@ from agentbench_fc.tasks.os.sandbox.base import (
 
 __all__ = [
     "Change",
+    "Entry",
     "ExecResult",
     "Limits",
     "Sandbox",

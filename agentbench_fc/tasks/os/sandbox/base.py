@@ -12,7 +12,7 @@ what bash prints need not be text.
 Not here: what runs inside (agent.py); the channel to it (wire.py); the kinds of sandbox (docker.py, oci.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -24,6 +24,8 @@ Feature = Literal["users", "disk_limit", "seccomp", "cgroup", "network_off", "fo
 EXEC_TIMEOUT_S = 30.0
 CAP_BYTES = 64 * 1024
 """Output that is kept of one call; the rest is read and dropped."""
+LOOK_BYTES = 8 << 20
+"""What `look` may return in all."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -128,6 +130,26 @@ class Change:
     kind: Literal["added", "modified", "deleted"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What there is at a path; symbolic links are not followed."""
+
+    kind: Literal["file", "dir", "link", "other"]
+    mode: int
+    """Permission bits, 0 to 0o7777."""
+    uid: int
+    gid: int
+    size: int
+    target: str = ""
+    """Where a link points."""
+    names: tuple[str, ...] = ()
+    """What a folder holds, sorted."""
+    content: bytes = b""
+    """The first bytes of a file, as many as were asked for."""
+    sha256: str = ""
+    """Of a whole file, when it was asked for."""
+
+
 @runtime_checkable
 class Sandbox(Protocol):
     """One box; after `close`, or once lost or spent, it is never used again."""
@@ -182,6 +204,20 @@ class Sandbox(Protocol):
         """
         ...
 
+    def look(
+        self, paths: Sequence[str], *, content: int = 0, digest: bool = False, timeout_s: float = EXEC_TIMEOUT_S
+    ) -> dict[str, Entry | None]:
+        """What there is at each path, or None, as the agent sees it with its own eyes.
+
+        No program of the sandbox takes part, so that whoever replaced its Python, bash or libc cannot lie. Names that
+        are no UTF-8 come with surrogate escapes.
+
+        Raises:
+            SandboxSpent: a path cannot be read, it takes too long, or all together have more than `LOOK_BYTES`.
+            SandboxLost: there is no answer.
+        """
+        ...
+
     def changes(self) -> list[Change]:
         """What differs from the image, seen from outside the sandbox, sorted by path; folders that merely hold changes
         are left out. A process inside cannot hide anything from it.
@@ -194,6 +230,14 @@ class Sandbox(Protocol):
         None where that would not be faithful (processes run in the background, a nested shell is open) or the backend
         cannot: the caller replays instead.
         """
+        ...
+
+    def warm(self, timeout_s: float = EXEC_TIMEOUT_S) -> None:
+        """Starts the shell ahead of its first script."""
+        ...
+
+    def on_close(self, told: Callable[[], None]) -> None:
+        """Calls `told` once, when the sandbox is closed."""
         ...
 
     def close(self) -> None:
