@@ -5,8 +5,8 @@ closed, and leaves out what is done already, so it also wins from the middle of 
 `explore` knows the goal and the names of the places, as the first message tells them; it looks into places where such
 a thing may be kept, open ones first and in the order of the list, and remembers what it saw.
 
-Both read the messages of the game and act on its list of actions. Not here: games (games.py), where lists are written
-(actions.py).
+Both read the messages of the game and act on its list of actions. Not here: games (games.py), how actions are listed
+(rules.py).
 """
 
 import json
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from agentbench_fc.episode import Expert, Turn
 from agentbench_fc.messages import ToolCall
-from agentbench_fc.tasks.alfworld.actions import read_actions
 from agentbench_fc.tasks.alfworld.generate import APPLIANCES
 from agentbench_fc.tasks.alfworld.naming import display_names
+from agentbench_fc.tasks.alfworld.rules import read_actions
 
 GIVE_UP = 200
 """Moves; every episode is over before that."""

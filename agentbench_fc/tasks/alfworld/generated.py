@@ -96,7 +96,7 @@ class GeneratedGames:
             TaskError: the game is not the one that the manifest knows.
         """
         number = int(sample.id.rpartition("/")[2])
-        self._verify(sample.split, number)
+        self.verify(sample.split, number)
         return game_file(self.world, self.game(sample.split, number), self._wheel)
 
     def path(self, sample: Sample) -> Path:
@@ -114,7 +114,12 @@ class GeneratedGames:
             digest.update(json.dumps([problem(self.world, game), game.folder, game.wording, game.walkthrough]).encode())
         return digest.hexdigest()
 
-    def _verify(self, split: str, number: int) -> None:
+    def verify(self, split: str, number: int) -> None:
+        """Makes sure that the games around a number are those that the manifest knows; beyond it nothing is known.
+
+        Raises:
+            TaskError: they are not.
+        """
         block = number // BLOCK
         hashes = read_manifest(self._folder) if self._seed == 0 else {}
         if block >= len(hashes.get(split, ())):
