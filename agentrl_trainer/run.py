@@ -11,11 +11,12 @@ import contextlib
 import datetime
 import importlib
 import importlib.util
+import itertools
 import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -123,11 +124,23 @@ def _check_installed() -> None:
 def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) -> Rollouts:
     """Starts the rollout process; our own heavy imports go on meanwhile."""
     from agentrl_trainer.rollout.process import RolloutProcess
+    from agentrl_trainer.rollout.supervisor import SupervisedRollouts
 
     # imports go to the thread, not the start: a process lives as long as the thread that started it
     importing = threading.Thread(target=importlib.import_module, args=("agentrl_trainer.trainer",), name="imports")
     importing.start()
-    rollouts: Rollouts = RolloutProcess(config, done=cursor.done, logs=output / "logs").start()
+
+    logs = itertools.chain([output / "logs"], (output / "logs" / f"restart-{n}" for n in itertools.count(1)))
+
+    def start_process(done: Collection[str]) -> RolloutProcess:
+        return RolloutProcess(config, done=done, logs=next(logs)).start()
+
+    rollouts: Rollouts = SupervisedRollouts(
+        start_process,
+        done=cursor.done,
+        restarts=config.rollout.restarts,
+        counted=lambda group: group.counted(config.refill_tolerance),
+    )
     importing.join()
     return rollouts
 
@@ -146,12 +159,13 @@ def _train(
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
     from agentrl_trainer.callbacks import RunCallback, seal_checkpoint
+    from agentrl_trainer.canary import Canary, canary_ids, canary_tolerance
     from agentrl_trainer.normalization import TaskNormalizer
     from agentrl_trainer.policy import device_of, policy_path
     from agentrl_trainer.queue import TrajectoryQueue
     from agentrl_trainer.report import RunReport
     from agentrl_trainer.trainer import AgentGRPOTrainer
-    from agentrl_trainer.weights import WeightPublisher, snapshot_folder
+    from agentrl_trainer.weights import Publish, WeightPublisher, snapshot_folder
 
     torch.set_num_threads(config.model.threads)
     path = policy_path(config.model)
@@ -162,8 +176,6 @@ def _train(
     ).start()
     stack.callback(queue.close)
     folder = snapshot_folder(config.engines.weights_dir, output, _size(model))
-    publisher = WeightPublisher(rollouts.publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)
-    stack.callback(publisher.close)
     report = RunReport(output, display, resumed_at=checkpoint.step_of(start) if start else None)
     trainer = AgentGRPOTrainer(
         model, config, queue, play=rollouts.evaluate, processing_class=tokenizer, output=output,
@@ -172,6 +184,23 @@ def _train(
     if start:
         trainer.normalizer = TaskNormalizer.load(config.normalization, start)
     trainer.remove_callback(PrinterCallback)
+    publish: Publish = rollouts.publish
+    probe = getattr(rollouts, "probe", None)  # a script has no engines
+    if config.engines.canary != "off" and probe is not None:
+        canary = Canary(
+            rollouts.publish,
+            probe,
+            trainer.token_logprobs,
+            canary_ids(tokenizer.encode, model.config.get_text_config().vocab_size),
+            temperature=config.sampling.temperature,
+            tolerance=canary_tolerance(config),
+            note=trainer.note,
+            on_difference=config.engines.canary,
+        )
+        trainer.add_callback(canary)
+        publish = canary.publish
+    publisher = WeightPublisher(publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)
+    stack.callback(publisher.close)
     trainer.add_callback(
         RunCallback(
             trainer,

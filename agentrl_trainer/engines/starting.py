@@ -4,6 +4,7 @@ Not here: what an engine does (transformers.py, sglang.py); the pool (pool.py).
 """
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Protocol
@@ -115,7 +116,12 @@ async def _find(number: int, path: str, config: RunConfig, name: str, role: Engi
 
 def _model_facts(path: str) -> tuple[str, int]:
     """Architecture and number of ids of the policy."""
-    from transformers import AutoConfig
+    if Path(path).is_dir():
+        file = Path(path) / "config.json"
+    else:
+        from huggingface_hub import hf_hub_download  # not transformers: another thread may be importing it
 
-    config = AutoConfig.from_pretrained(path)
-    return str((config.architectures or [""])[0]), int(config.get_text_config().vocab_size)
+        file = Path(hf_hub_download(path, "config.json"))
+    config = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or 0
+    return str((config.get("architectures") or [""])[0]), int(vocabulary)
