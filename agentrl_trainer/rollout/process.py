@@ -8,7 +8,7 @@ One thread here reads what the process sends. Groups come by credits, so that ne
 process is dead when it says so, when its socket closes or when its heartbeat stops; then every call raises, with the
 end of its log.
 
-Not here: what happens inside the process (worker.py).
+Not here: what happens inside the process (worker.py); its successor (supervisor.py).
 """
 
 import argparse
@@ -31,6 +31,7 @@ from agentrl_trainer.configfile import to_dict
 from agentrl_trainer.engines.child import Child, join_parent, leave, start_child
 from agentrl_trainer.engines.wire import error_from_dict, receive_frame, send_frame
 from agentrl_trainer.rollout.codec import decode_group
+from agentrl_trainer.rollout.supervisor import Died
 from agentrl_trainer.types import Group
 
 logger = logging.getLogger(__name__)
@@ -204,7 +205,7 @@ class RolloutProcess:
             self._send({"id": number, **head})
             return future.result(timeout_s)
         except TimeoutError:
-            raise InfrastructureError(
+            raise Died(
                 f"no answer to {head['op']} within {timeout_s:g} s [rollout process]. It does: {dict(self._stats)}"
             ) from None
         finally:
@@ -218,7 +219,7 @@ class RolloutProcess:
                 send_frame(self._child.socket, head)
         except OSError as error:
             self._check()
-            raise InfrastructureError(
+            raise Died(
                 f"the rollout process does not listen: {error!r} [rollout]. Its log {self._child.log} ends:\n"
                 f"{self._child.log_tail()}"
             ) from error
@@ -252,13 +253,13 @@ class RolloutProcess:
                         answer.set_result(frame.head)
         except TimeoutError:
             child.kill()
-            failure = InfrastructureError(f"no heartbeat for {HEARTBEAT_S:g} s: {child.death()}")
+            failure = Died(f"no heartbeat for {HEARTBEAT_S:g} s: {child.death()}")
         except OSError as error:  # our own socket, closed under us
             logger.debug("the rollout socket ended: %r", error)
         if failure is None:
             with contextlib.suppress(Exception):
                 child.process.wait(CLOSE_S / 4)
-            failure = InfrastructureError(child.death())
+            failure = Died(child.death())
         self._failure = failure
         self._groups.put(None)
         futures: list[Future[Any]] = [self._ready, *self._answers.values()]
