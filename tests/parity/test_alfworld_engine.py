@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import missing
 
 from agentbench_fc.procs import Child
 from agentbench_fc.registry import tasks_root
 from agentbench_fc.tasks.alfworld.engine import Engine, Game
-from conftest import missing
 
 STEPS = 30
 QUICK_REAL = range(15)
