@@ -24,7 +24,7 @@ from agentbench_fc.errors import CallerError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.grammar import Grammar, Grammars, Symbol
 from agentbench_fc.tasks.alfworld.naming import display_names
-from agentbench_fc.tasks.alfworld.native import Library, library_file, loadable_part
+from agentbench_fc.tasks.alfworld.native import Library, library_file, separable
 from agentbench_fc.tasks.alfworld.text import Entity, Facts, Place, Thing, View, Writer
 from agentbench_fc.tasks.alfworld.translation import Translation, Translations, atom
 
@@ -282,7 +282,7 @@ class Engine:
             library, oldest.library = oldest.library, None
             return library
         if self._content is None:
-            self._content = loadable_part(library_file().read_bytes())
+            self._content = separable(library_file().read_bytes())
         return Library(self._content)
 
     def close(self) -> None:

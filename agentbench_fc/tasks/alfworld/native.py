@@ -3,8 +3,8 @@
 The library keeps its task in global variables, so each task needs a copy of the library of its own. It numbers the
 states that it meets and can go back to any of them: one copy serves all sessions of one game.
 
-A copy is the loadable part of the file, 1 MB of 34: the rest is symbols. It lies in a temporary file that is gone once
-the copy is loaded; closing the copy frees all of it.
+A copy is the loadable part of the file, 1 MB of 34. It lies in a temporary file that is gone once the copy is loaded;
+closing the copy frees all of it.
 
 Not here: what operators and atoms mean (engine.py); how a task is made (translation.py).
 """
@@ -22,6 +22,8 @@ NAME_BYTES = 1024
 """Room for the name of an operator or atom in the library's structs; a longer name would overflow it."""
 OPERATOR_INTS = (4 + NAME_BYTES + 4) // 4
 """An operator is its number, its name, and how many atoms it sets: so many ints."""
+DYNAMIC_SYMBOLS, SYMBOL_BYTES, GLOBAL, UNIQUE = 11, 24, 1, 10
+"""Of the ELF format: a kind of section, the size of its entries, and two kinds of symbols."""
 INSTALL = "Install the engine: pip install 'agentbench-fc[alfworld]'"
 
 
@@ -53,28 +55,47 @@ def check_installed() -> None:
         raise CallerError(f"not installed: {', '.join(missing)} [task alfworld]. {INSTALL}.")
 
 
-def loadable_part(content: bytes) -> bytes:
-    """A shared library without what follows its loadable segments: symbols and debug data. Other formats stay whole."""
+def separable(content: bytes) -> bytes:
+    """A shared library so changed that copies of it have nothing in common; other formats stay as they are.
+
+    Left out is what follows the loadable segments: symbols and debug data. And its unique symbols become ordinary ones.
+    The loader gives all copies of a library one instance of a unique symbol. Here that is a registry, which would
+    keep pointers into copies that were closed: after some dozens of them the process crashes.
+    """
     if content[:6] != b"\x7fELF\x02\x01":
         return content
-    (programs,) = struct.unpack_from("<Q", content, 0x20)
-    size, count = struct.unpack_from("<HH", content, 0x36)
+    changed = bytearray(content)
+    sections, section_size, section_count = _table(content, 0x28, 0x3A)
+    for at in range(sections, sections + section_size * section_count, section_size):
+        (kind,) = struct.unpack_from("<I", content, at + 4)
+        if kind == DYNAMIC_SYMBOLS:
+            first, length = struct.unpack_from("<QQ", content, at + 24)
+            for info in range(first + 4, first + length, SYMBOL_BYTES):
+                if changed[info] >> 4 == UNIQUE:
+                    changed[info] = GLOBAL << 4 | changed[info] & 15
+    programs, program_size, program_count = _table(content, 0x20, 0x36)
     end = 0
-    for at in range(programs, programs + size * count, size):
+    for at in range(programs, programs + program_size * program_count, program_size):
         (offset,) = struct.unpack_from("<Q", content, at + 8)
         (length,) = struct.unpack_from("<Q", content, at + 32)
         end = max(end, offset + length)
-    kept = bytearray(content[:end])
-    struct.pack_into("<Q", kept, 0x28, 0)  # where the section headers were
-    struct.pack_into("<HH", kept, 0x3C, 0, 0)
-    return bytes(kept)
+    struct.pack_into("<Q", changed, 0x28, 0)  # where the section headers were
+    struct.pack_into("<HH", changed, 0x3C, 0, 0)
+    return bytes(changed[:end])
+
+
+def _table(content: bytes, place: int, shape: int) -> tuple[int, int, int]:
+    """Offset, size of an entry and count of one of the two tables of an ELF file."""
+    (offset,) = struct.unpack_from("<Q", content, place)
+    size, count = struct.unpack_from("<HH", content, shape)
+    return offset, size, count
 
 
 class Library:
     """One loaded copy. Its states are numbers that stay valid until the next `load`.
 
     Args:
-        content: The loadable part of the library's file.
+        content: The library's file, made `separable`.
     """
 
     def __init__(self, content: bytes) -> None:
