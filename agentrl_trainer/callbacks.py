@@ -16,6 +16,7 @@ from agentrl_trainer.evaluation import EvalResult
 from agentrl_trainer.interrupts import Interrupts
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.queue import StepBatch
+from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.report import RunReport
 from agentrl_trainer.weights import WeightPublisher
 
@@ -31,6 +32,8 @@ class Watched(Protocol):
     """Results of the last evaluation."""
     normalizer: TaskNormalizer
     """Its running statistics move on with each step."""
+    ranks: Ranks
+    """The processes that train."""
 
     def remember(self, version: int) -> None:
         """Keeps the present weights for the mixture ratio, where that is wanted."""
@@ -91,8 +94,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self._consumed(self._trainer.batch.counted)
         self._publish(kwargs["model"], step)
         control.should_evaluate = self._config.evaluation.n > 0 and (last or (every > 0 and step % every == 0))
-        interval = self._config.checkpoints.every
-        control.should_save = last or (interval > 0 and step % interval == 0)
+        control.should_save = _should_save(self._config, state)
         self._interrupts.release()
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -113,6 +115,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Completes the checkpoint that was just written."""
+        self._trainer.ranks.wait()
         seal_checkpoint(
             Path(args.output_dir) / f"{checkpoint.PREFIX}{state.global_step}",
             self._cursor,
@@ -124,6 +127,35 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._trainer.remember(version)
         files = {"config.json": model.config.to_json_string()}
         self._publisher.publish(model.state_dict(), version, extra=files)
+
+
+class FollowerCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """What the other processes of a data-parallel run do around a step: keep up with the first one."""
+
+    def __init__(self, trainer: Watched, config: RunConfig) -> None:
+        self._trainer = trainer
+        self._config = config
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The weights are what they are in the first process."""
+        self._trainer.remember(state.global_step)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Counts the step, and writes this process's part of a checkpoint when the first one writes its own."""
+        self._trainer.normalizer.commit()
+        self._trainer.remember(state.global_step)
+        control.should_save = _should_save(self._config, state)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """This part is written."""
+        self._trainer.ranks.wait()
+
+
+def _should_save(config: RunConfig, state: TrainerState) -> bool:
+    interval = config.checkpoints.every
+    return bool(state.global_step >= state.max_steps or (interval > 0 and state.global_step % interval == 0))
 
 
 def seal_checkpoint(folder: Path, cursor: checkpoint.Cursor, *, step: int, keep: int) -> None:

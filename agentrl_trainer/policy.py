@@ -1,14 +1,24 @@
-"""Where the policy's files are, whether they fit the tasks, and on which device it runs.
+"""Where the policy's files are, whether they fit the tasks, on which device it runs; and loading it for the trainer.
 
-Not here: loading it (run.py for the trainer, engines/ for the engines).
+Not here: loading it for sampling (engines/).
 """
 
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.registry import load_task
-from agentrl_trainer.config import AUTO, TINY, Model, RunConfig
+from agentrl_trainer.config import AUTO, TINY, Model, RunConfig, TaskMix
 from agentrl_trainer.tiny_asset import FOLDER, check_asset
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+START = "start"
+"""Where in the run's folder a policy that came as an object is written, for the engines to read."""
 
 
 def policy_path(model: Model) -> str:
@@ -74,3 +84,68 @@ def device_of(model: Model) -> str:
     if model.device.startswith("cuda") and not torch.cuda.is_available():
         raise CallerError(f"no CUDA device here [model.device={model.device}]. Use model.device=cpu, or auto.")
     return model.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A policy as the trainer takes it, and the run around it."""
+
+    model: Any
+    tokenizer: Any
+    config: RunConfig
+    output: Path
+
+
+def open_policy(
+    model: "str | Path | PreTrainedModel | None",
+    args: RunConfig | None,
+    *,
+    tasks: Sequence[str | TaskMix] | None = None,
+    output: Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    plays: bool = True,
+) -> Policy:
+    """Loads the policy of a run, or takes the one that is there, and settles the configuration.
+
+    Args:
+        model: A folder, a hub name, a loaded model; None: that of `args`.
+        args: The run; None: the defaults.
+        tasks: In the place of those of `args`.
+        output: In the place of that of `args`; without either, a new folder below `runs`.
+        tokenizer: The policy's; None: the one beside the model.
+        plays: False: the caller plays the tasks, whatever `args` says of them.
+
+    Raises:
+        CallerError: they do not fit each other.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    given = args or RunConfig()
+    output = output or given.output or new_folder()
+    changes: dict[str, Any] = {"output": output}
+    loaded = None if model is None or isinstance(model, (str, Path)) else model
+    path = given.model.path if model is None else str(output / START) if loaded is not None else str(model)
+    if tasks is not None:
+        changes["tasks"] = tuple(task if isinstance(task, TaskMix) else TaskMix(name=task) for task in tasks)
+    elif plays and args is not None and path != given.model.path and given.model.path == TINY:
+        raise CallerError(
+            f"the tasks of args have the prompts and levels of {TINY} [tasks]. Give tasks= too, or name the model in "
+            "args: RunConfig(model=Model(path=…), …)."
+        )
+    elif args is None:
+        changes["tasks"] = tuple(TaskMix(name=task.name) for task in given.tasks)
+    config = replace(given, model=replace(given.model, path=path), **changes)
+    torch.set_num_threads(config.model.threads)
+    if loaded is None:
+        path = policy_path(config.model)
+        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, config.model.dtype))
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(path)
+    elif tokenizer is None:
+        raise CallerError("a loaded model without its tokenizer [processing_class]. Give both, or the model's folder.")
+    return Policy(model=loaded, tokenizer=tokenizer, config=config, output=output)
+
+
+def new_folder() -> Path:
+    """A folder for a run that has none, named by the time."""
+    return Path("runs") / datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")

@@ -23,16 +23,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
 
 from agentbench_fc.errors import CallerError, did_you_mean
 from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
-from agentrl_trainer.config import RunConfig
+from agentrl_trainer.config import RunConfig, TaskMix
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
 from agentrl_trainer.metrics import Metrics, batch_metrics, ratio_metrics
 from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.offpolicy import Corrected, PerRow, correct
+from agentrl_trainer.policy import START, device_of, open_policy
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
@@ -125,50 +127,89 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
 
 
 class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
-    """Trains a causal model on the groups of a queue.
+    """Trains a causal model on tasks of agentbench_fc, or on the groups of a queue that the caller fills.
+
+        AgentGRPOTrainer("my-model", RunConfig(steps=100), tasks=["db", "kg"]).train()
 
     Args:
-        model: The policy; it is moved to the configuration's device.
-        config: The run.
-        queue: Where batches come from; started and closed by the caller.
-        play: Plays held-out episodes: `RolloutProcess.evaluate`; None: this trainer cannot evaluate.
-        processing_class: The policy's tokenizer.
-        output: Folder of the run.
-        device: `cpu` or a CUDA device.
-        callbacks: Hugging Face callbacks, e.g. those of callbacks.py.
+        model: The policy: a folder, a hub name, a loaded model (with `processing_class`), or None for that of `args`.
+        args: The run; None: the defaults.
+        queue: Where batches come from, where the caller has a rollout side of its own; None: `train` starts one.
+        tasks: Names, or `TaskMix` objects, in the place of those of `args`.
+        play: Plays held-out episodes, with a queue of the caller's; None: this trainer cannot evaluate then.
+        processing_class: The policy's tokenizer; None: the one beside the model.
+        output: Folder of the run; None: that of `args`.
+        device: `cpu` or a CUDA device; None: as `args` says.
+        callbacks: Hugging Face callbacks beside our own.
+
+    Raises:
+        CallerError: the parts do not fit each other; the message says what to change.
     """
 
     _globalstep_last_logged: int
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        config: RunConfig,
-        queue: TrajectoryQueue,
+        model: str | Path | PreTrainedModel | None = None,
+        args: RunConfig | None = None,
+        queue: TrajectoryQueue | None = None,
         *,
+        tasks: Sequence[str | TaskMix] | None = None,
         play: Play | None = None,
-        processing_class: PreTrainedTokenizerBase,
-        output: Path,
-        device: str = "cpu",
+        processing_class: PreTrainedTokenizerBase | None = None,
+        output: Path | None = None,
+        device: str | None = None,
         callbacks: list[TrainerCallback] | None = None,
     ) -> None:
-        self.config = config
+        policy = open_policy(model, args, tasks=tasks, output=output, tokenizer=processing_class, plays=queue is None)
+        self.config = config = policy.config
         self.queue = queue
+        self.play = play
         self.batch: StepBatch | None = None
         self.evaluation: list[EvalResult] = []
+        self.summary = ""
+        """Of a run that `train` conducted."""
         self.normalizer = TaskNormalizer(config.normalization)
         self.history = PolicyHistory(max_lag=config.staleness.max_lag, stale_sync_steps=config.engines.stale_sync_steps)
-        self._play = play
         super().__init__(
-            model=model,
-            args=grpo_config(config, output, device=device),
+            model=policy.model,
+            args=grpo_config(config, policy.output, device=device or device_of(config.model)),
             # TRL insists on a reward and on data; both are bypassed
             reward_funcs=_no_reward,
             train_dataset=Dataset.from_dict({"prompt": [""]}),
-            processing_class=processing_class,
+            processing_class=policy.tokenizer,
             callbacks=callbacks,
         )
         self.ranks = Ranks(self.accelerator)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """Trains to the end; without a queue of the caller's it starts rollouts and engines, and ends them.
+
+        Args:
+            resume_from_checkpoint: A checkpoint's folder; True: the newest whole one of the run; None: as `args` says.
+            **kwargs: As for Hugging Face's trainer, with a queue of the caller's.
+
+        Raises:
+            Interrupted: a signal came; the last completed step is in a checkpoint.
+        """
+        if self.queue is not None:
+            output: TrainOutput = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            return output
+        from agentrl_trainer.launch import train
+
+        if self.config.model.path == str(Path(self.args.output_dir) / START) and not self.ranks.rank:
+            self.save_model(self.config.model.path)  # the engines read it there
+        if resume_from_checkpoint:
+            resume = "auto" if resume_from_checkpoint is True else str(resume_from_checkpoint)
+            self.config = replace(self.config, resume=resume)
+        self.summary = train(self.config, trainer=self)
+        return self.outcome
+
+    def fit(self, start: Path | None) -> None:
+        """The loop over steps, from the beginning or from a checkpoint; queue and callbacks are in place."""
+        if start:
+            self.normalizer = TaskNormalizer.load(self.config.normalization, start)
+        self.outcome: TrainOutput = super().train(resume_from_checkpoint=str(start) if start else None)
 
     def get_train_dataloader(self) -> "DataLoader[Step]":
         """One item per optimizer step: whatever the queue gives then."""
@@ -179,6 +220,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return self.ranks.share(self._take)
 
     def _take(self) -> StepBatch:
+        if self.queue is None:
+            raise CallerError("no queue to take batches from [trainer]. Call train(), or give queue=.")
         bounds = self.config.batch
         return self.queue.get_batch(
             bounds.min_trajectories,
@@ -339,11 +382,11 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """Scores the held-out samples of each task, by playing them.
 
         Raises:
-            CallerError: the trainer was made without `play`.
+            CallerError: nothing plays episodes.
         """
-        if self._play is None:
+        if self.play is None:
             raise CallerError("nothing plays episodes [trainer.evaluate]. Make the trainer with play=.")
-        self.evaluation = evaluate(self._play, self.config)
+        self.evaluation = evaluate(self.play, self.config)
         figures = eval_metrics(self.evaluation)
         self.log(dict(figures))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)

@@ -1,0 +1,238 @@
+"""One run, start to end: checks, rollouts, trainer, what happens around its steps, and what is left when it stops.
+
+Not here: the command line (run.py); the parts that this ties together.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import itertools
+import os
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentbench_fc.connecting import reach
+from agentbench_fc.errors import AgentBenchError, CallerError
+from agentrl_trainer import checkpoint
+from agentrl_trainer.config import RunConfig
+from agentrl_trainer.configfile import to_yaml
+from agentrl_trainer.interrupts import Interrupted, Interrupts
+from agentrl_trainer.queue import GroupSource
+
+if TYPE_CHECKING:
+    from agentrl_trainer.display import Display
+    from agentrl_trainer.trainer import AgentGRPOTrainer
+
+FINAL = "model"
+
+
+class Rollouts(GroupSource, Protocol):
+    """The rollout side as the trainer needs it: `RolloutProcess`, or a script in tests."""
+
+    def publish(self, path: Path, version: int, stale: bool) -> None:
+        """Hands a weight version to the fresh engines, and to the stale ones where asked."""
+        ...
+
+    def evaluate(self, task: str, split: str, n: int, temperature: float, seed: int) -> list[dict[str, Any]]:
+        """Plays n held-out episodes; one record each."""
+        ...
+
+    def consumed(self, trajectories: int) -> None:
+        """So many usable trajectories went into the step that the next `publish` ends."""
+        ...
+
+    def close(self) -> None:
+        """Ends its processes; safe to repeat."""
+        ...
+
+
+def train(
+    config: RunConfig,
+    *,
+    trainer: "AgentGRPOTrainer | None" = None,
+    rollouts: Rollouts | None = None,
+    interrupts: Interrupts | None = None,
+) -> str:
+    """One run from its configuration to its summary.
+
+    Several processes (torchrun, accelerate launch) each call it: the first has the rollouts, all of them train.
+
+    Args:
+        config: The run.
+        trainer: Made by the caller of this configuration, without a queue; None: one for the configuration's model.
+        rollouts: A rollout side that is started already; None: a rollout process of our own.
+        interrupts: Signals, where the caller handles them.
+
+    Returns:
+        The summary as text; the run's folder holds it too. Empty in all processes but the first.
+
+    Raises:
+        Interrupted: a signal came; the last completed step is in a checkpoint.
+    """
+    from agentrl_trainer.display import make_display
+    from agentrl_trainer.policy import new_folder, policy_path, policy_warnings
+
+    _check_installed()  # all of this before anything is made or started
+    if _rank(config) > 0:
+        return _follow(config, trainer)
+    policy_path(config.model)
+    if config.rollout.url:
+        reach(config.rollout.url)
+    warnings = policy_warnings(config)
+    interrupts = interrupts or Interrupts()
+    output = config.output or new_folder()
+    start = checkpoint.resume_from(config.resume, output)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    with contextlib.ExitStack() as stack:
+        display = make_display(config.progress, config.steps)
+        stack.callback(display.close)
+        display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))
+        for warning in warnings:
+            display.note(f"warning: {warning}")
+        cursor = checkpoint.Cursor.load(start) if start else checkpoint.Cursor()
+        if rollouts is None:
+            rollouts = _start_rollouts(config, cursor, output)
+        stack.callback(rollouts.close)
+        trainer = trainer or _trainer(config, output)
+        return _train(trainer, output, start, cursor, rollouts, display, interrupts, stack)
+
+
+def _check_installed() -> None:
+    for name in ("torch", "transformers", "trl", "accelerate", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise CallerError(f"{name} is not installed [trainer]. pip install 'agentbench-fc[train]', torch first.")
+
+
+def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) -> Rollouts:
+    """Starts the rollout process; our own heavy imports go on meanwhile."""
+    from agentrl_trainer.rollout.process import RolloutProcess
+    from agentrl_trainer.rollout.supervisor import SupervisedRollouts
+
+    # imports go to the thread, not the start: a process lives as long as the thread that started it
+    importing = threading.Thread(target=importlib.import_module, args=("agentrl_trainer.trainer",), name="imports")
+    importing.start()
+
+    logs = itertools.chain([output / "logs"], (output / "logs" / f"restart-{n}" for n in itertools.count(1)))
+
+    def start_process(done: Collection[str]) -> RolloutProcess:
+        return RolloutProcess(config, done=done, logs=next(logs)).start()
+
+    rollouts: Rollouts = SupervisedRollouts(
+        start_process,
+        done=cursor.done,
+        restarts=config.rollout.restarts,
+        counted=lambda group: group.counted(config.refill_tolerance),
+    )
+    importing.join()
+    return rollouts
+
+
+def _rank(config: RunConfig) -> int:
+    """The number of this process; 0 for one alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return 0
+    if config.output is None:
+        raise CallerError("several processes need one folder [output]. Set output=, the same for all of them.")
+    return int(os.environ.get("RANK", "0"))
+
+
+def _trainer(config: RunConfig, output: Path) -> "AgentGRPOTrainer":
+    from agentrl_trainer.trainer import AgentGRPOTrainer
+
+    return AgentGRPOTrainer(None, config, output=output)
+
+
+def _follow(config: RunConfig, trainer: "AgentGRPOTrainer | None") -> str:
+    """Trains on the batches of the first process."""
+    from transformers import PrinterCallback
+
+    from agentrl_trainer.callbacks import FollowerCallback
+
+    output = config.output or Path()
+    start = None if config.resume == "never" else checkpoint.resume_from(config.resume, output)
+    trainer = trainer or _trainer(config, output)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(FollowerCallback(trainer, config))
+    trainer.fit(start)
+    return ""
+
+
+def _train(
+    trainer: "AgentGRPOTrainer",
+    output: Path,
+    start: Path | None,
+    cursor: checkpoint.Cursor,
+    rollouts: Rollouts,
+    display: "Display",
+    interrupts: Interrupts,
+    stack: contextlib.ExitStack,
+) -> str:
+    from transformers import PrinterCallback
+
+    from agentrl_trainer.callbacks import RunCallback, seal_checkpoint
+    from agentrl_trainer.canary import Canary, canary_ids, canary_tolerance
+    from agentrl_trainer.queue import TrajectoryQueue
+    from agentrl_trainer.report import RunReport
+    from agentrl_trainer.weights import Publish, WeightPublisher, snapshot_folder
+
+    config = trainer.config
+    trainer.queue = TrajectoryQueue(
+        rollouts, capacity=config.rollout.queue_groups, stall_report_s=config.batch.stall_report_s
+    ).start()
+    stack.callback(trainer.queue.close)
+    trainer.play = rollouts.evaluate
+    folder = snapshot_folder(config.engines.weights_dir, output, _size(trainer.model))
+    report = RunReport(output, display, resumed_at=checkpoint.step_of(start) if start else None)
+    trainer.remove_callback(PrinterCallback)
+    publish: Publish = rollouts.publish
+    probe = getattr(rollouts, "probe", None)  # a script has no engines
+    if config.engines.canary != "off" and probe is not None:
+        canary = Canary(
+            rollouts.publish,
+            probe,
+            trainer.token_logprobs,
+            canary_ids(trainer.processing_class.encode, trainer.model.config.get_text_config().vocab_size),
+            temperature=config.sampling.temperature,
+            tolerance=canary_tolerance(config),
+            note=trainer.note,
+            on_difference=config.engines.canary,
+        )
+        trainer.add_callback(canary)
+        publish = canary.publish
+    publisher = WeightPublisher(publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)
+    stack.callback(publisher.close)
+    trainer.add_callback(
+        RunCallback(
+            trainer,
+            config,
+            publisher=publisher,
+            consumed=rollouts.consumed,
+            report=report,
+            cursor=cursor,
+            interrupts=interrupts,
+        )
+    )
+    try:
+        trainer.fit(start)
+    except (Interrupted, AgentBenchError):
+        # between two steps, or before the optimizer's: weights, step and cursor agree
+        closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
+        closing.start()
+        trainer.log_last_step()
+        step = trainer.state.global_step
+        folder = output / f"{checkpoint.PREFIX}{step}"
+        if step and checkpoint.damage(folder):
+            seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=config.checkpoints.keep)
+        report.finish()
+        display.note(f"stopped after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
+        raise
+    trainer.save_model(str(output / FINAL))
+    text = report.finish()
+    return f"\n{text}\n\nmodel: {output / FINAL}\ncurve: {output / 'curve.png'}"
+
+
+def _size(model: Any) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
