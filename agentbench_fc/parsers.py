@@ -10,7 +10,7 @@ what does not look like a call is text. A leading `<think>…</think>` belongs t
 in the text, whatever it contains: a piece of text is given to the JSON scanner once.
 
 Not here: ids -> text (the tokenizer's), JSON schemas and what a bad call costs (session.py).
-Source: chat templates of Qwen2.5 and Qwen3 (Hermes format), GLM-4-0414 and Llama 3.1.
+Source: chat templates of Qwen2.5 and Qwen3 (Hermes format), GLM-4-0414 and Llama 3.1; SmolLM2's model card.
 """
 
 import json
@@ -31,6 +31,8 @@ _PYTHON_TAG = "<|python_tag|>"
 _GLM_ROLE = re.compile(r"<\|(?:assistant|observation|user)\|>")
 _GLM_HEAD = re.compile(r"^[ \t]*([A-Za-z_][\w.-]{0,63})[ \t]*\n[ \t]*(?=\{)", re.MULTILINE)
 _LLAMA_HEAD = re.compile(r'^[ \t]*(?=\{[ \t]*(?:\n[ \t]*)?"(?:name|type|function|parameters|arguments)")', re.MULTILINE)
+_LLAMA_START = re.compile(re.escape(_PYTHON_TAG) + "|" + _LLAMA_HEAD.pattern, re.MULTILINE)
+_HERMES_HEAD = re.compile(_OPEN)
 _LLAMA_GAP = re.compile(r"[\s;,]*")
 
 
@@ -43,7 +45,7 @@ class _Member(NamedTuple):
 
 def parse_hermes(text: str) -> AgentTurn:
     """Calls as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; the last closing tag may be missing."""
-    first, *segments = _without_thoughts(text, _OPEN).split(_OPEN)
+    first, *segments = _without_thoughts(text, _HERMES_HEAD).split(_OPEN)
     said, calls = [first], list[ToolCall]()
     for segment in segments:
         call, rest = _hermes_call(segment, len(calls) + 1)
@@ -52,11 +54,27 @@ def parse_hermes(text: str) -> AgentTurn:
     return _turn(said, calls)
 
 
+def parse_smollm2(text: str) -> AgentTurn:
+    """Calls as a JSON list between the Hermes tags, `<tool_call>[{…}, {…}]</tool_call>`; a bare object is one call."""
+    first, *segments = _without_thoughts(text, _HERMES_HEAD).split(_OPEN)
+    said, calls = [first], list[ToolCall]()
+    for segment in segments:
+        start = _skip(_BLANK, segment, 0)
+        if segment.startswith("[", start):
+            found, rest = _call_list(segment, start, len(calls) + 1)
+        else:
+            call, rest = _hermes_call(segment, len(calls) + 1)
+            found = [call]
+        calls += found
+        said.append(rest)
+    return _turn(said, calls)
+
+
 def parse_glm4(text: str) -> AgentTurn:
     r"""Calls as `name\n{…}` with the arguments alone as JSON; several are divided by a role token or a line break."""
     said: list[str] = []
     calls: list[ToolCall] = []
-    for segment in _GLM_ROLE.split(_without_thoughts(text)):
+    for segment in _GLM_ROLE.split(_without_thoughts(text, _GLM_HEAD)):
         heads = list(_GLM_HEAD.finditer(segment))
         starts = [*(head.start() for head in heads), len(segment)]
         said.append(segment[: starts[0]])
@@ -73,7 +91,7 @@ def parse_glm4(text: str) -> AgentTurn:
 
 def parse_llama3(text: str) -> AgentTurn:
     """Calls as bare JSON objects with `name` and `parameters`, after `<|python_tag|>` or from the start of a line."""
-    visible = _without_thoughts(text)
+    visible = _without_thoughts(text, _LLAMA_START)
     said, tag, body = visible.partition(_PYTHON_TAG)
     if not tag:
         head = _LLAMA_HEAD.search(visible)
@@ -102,6 +120,7 @@ PARSERS: Mapping[str, Parser] = MappingProxyType(
         "qwen3": parse_hermes,
         "glm4": parse_glm4,
         "llama3": parse_llama3,
+        "smollm2": parse_smollm2,
     }
 )
 """Format name -> parser."""
@@ -133,6 +152,28 @@ def _hermes_call(segment: str, number: int) -> tuple[ToolCall, str]:
     raw, _, rest = segment.partition(_CLOSE)
     name = members["name"].value if "name" in members else ""
     return _call(number, name if isinstance(name, str) else "", raw.strip()), rest
+
+
+def _call_list(segment: str, start: int, number: int) -> tuple[list[ToolCall], str]:
+    """The calls of the list at `start`, numbered from `number`, and the text behind it."""
+    calls: list[ToolCall] = []
+    at = _skip(_BLANK, segment, start + 1)
+    try:
+        while not segment.startswith("]", at):
+            members, end = _read_object(segment, at)
+            calls.append(_from_members(members, number + len(calls), segment[at:end]))
+            at = _skip(_BLANK, segment, end)
+            if segment.startswith(",", at):
+                at = _skip(_BLANK, segment, at + 1)
+            elif not segment.startswith("]", at):
+                raise ValueError("the list does not go on here")
+        after = _skip(_BLANK, segment, at + 1)
+        if calls and (after == len(segment) or segment.startswith(_CLOSE, after)):
+            return calls, segment[after + len(_CLOSE) :]
+    except (ValueError, RecursionError):
+        pass  # malformed: the whole list is one call of nothing, and none of it is carried out
+    raw, _, rest = segment.partition(_CLOSE)
+    return [_call(number, "", raw.strip())], rest
 
 
 def _read_object(text: str, at: int, found: dict[str, _Member] | None = None) -> tuple[dict[str, _Member], int]:
@@ -180,12 +221,17 @@ def _turn(said: list[str], calls: list[ToolCall]) -> AgentTurn:
     return AgentTurn(clean_text("\n".join(piece for piece in pieces if piece)), tuple(calls))
 
 
-def _without_thoughts(text: str, call_marker: str = "") -> str:
-    """The text behind a leading think block; the opening tag may stand in the prompt, an unclosed block is all."""
+def _without_thoughts(text: str, call: re.Pattern[str]) -> str:
+    """The text behind a leading think block; the opening tag may stand in the prompt, an unclosed block is all.
+
+    Args:
+        text: What the model wrote.
+        call: Where a call begins: a closing tag behind that is part of an argument.
+    """
     end = text.find("</think>")
     if text.lstrip().startswith("<think>"):
         return "" if end < 0 else text[end + len("</think>") :]
-    if end < 0 or (call_marker and call_marker in text[:end]):
+    if end < 0 or call.search(text, 0, end):
         return text
     return text[end + len("</think>") :]
 

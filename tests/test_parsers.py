@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError
 from agentbench_fc.messages import AgentTurn, ToolCall
-from agentbench_fc.parsers import PARSERS, get_parser, parse_glm4, parse_hermes, parse_llama3
+from agentbench_fc.parsers import PARSERS, get_parser, parse_glm4, parse_hermes, parse_llama3, parse_smollm2
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -111,6 +111,39 @@ def test_malformed_glm4_and_llama3_calls_keep_their_text() -> None:
     assert (turn.text, pairs(turn)) == ("and then text", [("f", "{}")])
 
 
+@given(st.lists(st.tuples(names, arguments), min_size=1, max_size=4), st.booleans())
+def test_smollm2_gives_back_each_call_of_a_list(calls: list[tuple[str, dict[str, object]]], wide: bool) -> None:
+    raws = [(name, json.dumps(args, indent=1 if wide else None)) for name, args in calls]
+    objects = ", ".join(f'{{"name": {json.dumps(name)}, "arguments": {raw}}}' for name, raw in raws)
+    turn = parse_smollm2(f"Well. <tool_call>[{objects}]</tool_call> So.")
+    if "<tool_call>" not in objects:
+        assert (pairs(turn), turn.text) == (raws, "Well.\nSo.")
+        assert [call.id for call in turn.calls] == [f"call_{i + 1}" for i in range(len(raws))]
+
+
+def test_a_closing_think_tag_within_an_argument_hides_no_call() -> None:
+    assert pairs(parse_glm4('f\n{"a": "</think>"}')) == [("f", '{"a": "</think>"}')]
+    assert pairs(parse_llama3('{"name": "f", "parameters": {"</think>": 1}}')) == [("f", '{"</think>": 1}')]
+    assert pairs(parse_glm4('so f\n it is</think>f\n{"a": 1}')) == [("f", '{"a": 1}')]
+    assert pairs(parse_llama3('hm</think>\n{"name": "f", "parameters": {}}')) == [("f", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<tool_call>[{"name": "f", "arguments": {}}, {"name": "g"}]', [("f", "{}"), ("g", "{}")]),
+        ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', [("f", '{"a": 1}')]),
+        ('<tool_call>[{"name": "f"}] x</tool_call>', [("", '[{"name": "f"}] x')]),
+        ('<tool_call>[{"name": "f"} {"name": "g"}]</tool_call>', [("", '[{"name": "f"} {"name": "g"}]')]),
+        ("<tool_call>[]</tool_call>", [("", "[]")]),
+        ("<tool_call>[1]</tool_call>", [("", "[1]")]),
+        ('<tool_call>[{"name": "f"}]</tool_call><tool_call>[{"name": "g"}]</tool_call>', [("f", "{}"), ("g", "{}")]),
+    ],
+)
+def test_smollm2_variants(text: str, expected: list[tuple[str, str]]) -> None:
+    assert pairs(parse_smollm2(text)) == expected
+
+
 @pytest.mark.parametrize("name", sorted(PARSERS))
 @pytest.mark.parametrize("text", ["", "The answer is 7.", "a\nb\nc", "  spaced {x}\n"])
 def test_plain_text_is_text(name: str, text: str) -> None:
@@ -123,7 +156,7 @@ fragments = st.sampled_from(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["hermes", "glm4", "llama3"])
+@pytest.mark.parametrize("name", ["hermes", "glm4", "llama3", "smollm2"])
 @given(pieces=st.lists(fragments | st.text(max_size=5), max_size=30))
 def test_no_text_raises_and_what_comes_out_is_utf8(name: str, pieces: list[str]) -> None:
     turn = get_parser(name)("".join(pieces))
@@ -132,7 +165,7 @@ def test_no_text_raises_and_what_comes_out_is_utf8(name: str, pieces: list[str])
     assert len({call.id for call in turn.calls}) == len(turn.calls)
 
 
-@pytest.mark.parametrize("name", ["hermes", "glm4", "llama3"])
+@pytest.mark.parametrize("name", ["hermes", "glm4", "llama3", "smollm2"])
 @pytest.mark.parametrize(
     "unit",
     [
