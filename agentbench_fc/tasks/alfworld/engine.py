@@ -19,6 +19,7 @@ Not here: files (gamefile.py), translation (translation.py), texts (text.py), pr
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 from agentbench_fc.errors import CallerError
 from agentbench_fc.tasks.alfworld.gamefile import Game
@@ -243,6 +244,9 @@ class Engine:
         self._translations = Translations()
         self._grammars = Grammars()
         self._boards: OrderedDict[tuple[str, str, str], _Board] = OrderedDict()
+        """Those that are loaded, the one used last at the end."""
+        self._known: WeakValueDictionary[tuple[str, str, str], _Board] = WeakValueDictionary()
+        """Those too that had to leave, as long as they have sessions."""
         self._content: bytes | None = None
 
     def start(self, game: Game) -> Play:
@@ -255,9 +259,10 @@ class Engine:
         """
         with self.lock:
             key = (game.key, game.grammar_hash, game.goal)
-            board = self._boards.get(key)
+            board = self._known.get(key)
             if board is None:
                 board = _Board(game, self._translations.of(game), self._grammars.of(game))
+                self._known[key] = board
             library = self.loaded(board)
             if board.seen is None:
                 board.commands = board.look_up(library, board.first, board.facts)

@@ -18,9 +18,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from agentbench_fc.cache import generated
+from agentbench_fc.cache import cache_dir, generated
 from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.native import INSTALL, NAME_BYTES
@@ -28,6 +29,8 @@ from agentbench_fc.tasks.alfworld.native import INSTALL, NAME_BYTES
 FORMAT = 1
 KEPT = 128
 """Translations kept in memory, compressed: about 0.1 MB each."""
+MAX_FILES = 48
+"""In each of 256 folders: training on ever new games keeps the cache below about 1 GB."""
 _NAMES = re.compile(r"^begin_operator\n(.*)$|^(?:Negated)?Atom .*$", re.MULTILINE)
 
 
@@ -73,14 +76,24 @@ class Translations:
 
     def _from_disk(self, game: Game) -> bytes:
         name = f"alfworld/translations-{FORMAT}-{_version()}/{game.key[:2]}/{game.key}.json.z"
-        path = generated(name, lambda: _pack(translate(game)))
+        path = generated(name, lambda: _translated(game, cache_dir() / name))
         packed = path.read_bytes()
         try:
             _unpack(packed)
         except (zlib.error, ValueError, TypeError, KeyError):  # a damaged file: as if it were not there
             path.unlink(missing_ok=True)
-            packed = generated(name, lambda: _pack(translate(game))).read_bytes()
+            packed = generated(name, lambda: _translated(game, path)).read_bytes()
         return packed
+
+
+def _translated(game: Game, path: Path) -> bytes:
+    """A new file's content; where there are many already the oldest half of its folder goes first."""
+    with contextlib.suppress(OSError):  # no folder yet, or another process clears it too
+        files = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime)
+        if len(files) >= MAX_FILES:
+            for file in files[: len(files) // 2]:
+                file.unlink(missing_ok=True)
+    return _pack(translate(game))
 
 
 def translate(game: Game) -> Translation:
