@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from agentbench_fc.errors import AgentBenchError, InfrastructureError
 from agentrl_trainer.config import RunConfig
@@ -33,6 +33,9 @@ from agentrl_trainer.engines.wire import error_from_dict, receive_frame, send_fr
 from agentrl_trainer.rollout.codec import decode_group
 from agentrl_trainer.rollout.supervisor import Died
 from agentrl_trainer.types import Group
+
+if TYPE_CHECKING:
+    from agentrl_trainer.rollout.worker import Worker
 
 logger = logging.getLogger(__name__)
 MODULE = "agentrl_trainer.rollout.process"
@@ -47,16 +50,20 @@ CLOSE_S = 10.0
 class RolloutProcess:
     """The handle. Its methods may be called from several threads."""
 
-    def __init__(self, config: RunConfig, *, done: Iterable[str] = (), logs: Path | None = None) -> None:
+    def __init__(
+        self, config: RunConfig, *, done: Iterable[str] = (), logs: Path | None = None, module: str = MODULE
+    ) -> None:
         """Describes the process; `start` makes it.
 
         Args:
             config: The run's.
             done: Ids of groups that a resumed run has consumed; they are not drawn again.
             logs: Folder of the logs; by default `logs` in the run's folder, else a temporary one.
+            module: What the process runs; another one may `serve` a worker of its own kind.
         """
         self._config = config
         self._done = sorted(done)
+        self._module = module
         self._logs = logs or (config.output / "logs" if config.output else None)
         self._child: Child | None = None
         self._receiver: threading.Thread | None = None
@@ -78,7 +85,7 @@ class RolloutProcess:
             InfrastructureError: it ended, or was not ready within `rollout.start_timeout_s`.
         """
         logs = self._logs or Path(tempfile.mkdtemp(prefix="agentrl-logs-"))
-        self._child = start_child(MODULE, name="rollout process", log=logs / "rollout.log")
+        self._child = start_child(self._module, name="rollout process", log=logs / "rollout.log")
         # heartbeats begin when it is ready: on a loaded machine, imports alone may take longer than one may be late
         self._child.socket.settimeout(max(HEARTBEAT_S, self._config.rollout.start_timeout_s))
         self._receiver = threading.Thread(target=self._receive, args=(self._child,), name="rollout", daemon=True)
@@ -268,17 +275,17 @@ class RolloutProcess:
                 future.set_exception(failure)
 
 
-def main() -> NoReturn:
-    """Runs the rollout process."""
+def main(kind: "type[Worker] | None" = None) -> NoReturn:
+    """Runs the rollout process, with a worker of `kind`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sock = join_parent(arguments.socket, arguments.parent, on_death=signal.SIGTERM)
-    from agentrl_trainer.rollout.worker import serve
+    from agentrl_trainer.rollout.worker import Worker, serve
 
-    leave(asyncio.run(serve(sock)))
+    leave(asyncio.run(serve(sock, kind or Worker)))
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ class _Conversation:
         await self.writer.send({"op": "answer", "id": head["id"], **result})
 
 
-async def serve(sock: socket.socket) -> int:
+async def serve(sock: socket.socket, kind: type[Worker] = Worker) -> int:
     """The process's main: opens the worker that the first frame describes, and works until the trainer closes."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -292,7 +292,7 @@ async def serve(sock: socket.socket) -> int:
     first = await read_frame(reader)
     if first is None:
         return 0
-    working = asyncio.create_task(_work(first.head, reader, writer), name="work")
+    working = asyncio.create_task(_work(first.head, reader, writer, kind), name="work")
     stopping = asyncio.create_task(stop.wait(), name="sigterm")
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -304,11 +304,11 @@ async def serve(sock: socket.socket) -> int:
     return working.result()
 
 
-async def _work(head: Mapping[str, Any], reader: asyncio.StreamReader, writer: FrameWriter) -> int:
+async def _work(head: Mapping[str, Any], reader: asyncio.StreamReader, writer: FrameWriter, kind: type[Worker]) -> int:
     worker: Worker | None = None
     try:
         config = from_dict(head["config"])
-        worker = await Worker.open(config, done=head["done"], logs=Path(head["logs"]))
+        worker = await kind.open(config, done=head["done"], logs=Path(head["logs"]))
         await writer.send({"op": "ready"})
         await _Conversation(worker, reader, writer).run()
     except (AgentBenchError, ExceptionGroup) as error:
