@@ -9,10 +9,12 @@ Not here: how a process is started, called and killed (procs.py); the game itsel
 
 import itertools
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from agentbench_fc.errors import AgentBenchError, NotFound
+from agentbench_fc.errors import NotFound, Unavailable
 from agentbench_fc.procs import Child, ChildPool
 from agentbench_fc.tasks.alfworld.engine import LOADED, Engine, Game, Play, Seen
 from agentbench_fc.tasks.alfworld.progress import Goal, read_goal
@@ -21,7 +23,6 @@ SESSIONS = 2_000
 """A process is replaced after so many sessions: a safety net, since nothing in it is known to grow."""
 MAX_RSS_BYTES = 600 * 2**20
 START_TIMEOUT_S = 60.0
-END_TIMEOUT_S = 5.0
 
 
 class Sessions:
@@ -36,30 +37,39 @@ class Sessions:
         self._plays: dict[int, tuple[Play, Goal | None]] = {}
         self._numbers = itertools.count(1)
 
-    def start(self, *, content: Mapping[str, Any], where: str, trust: bool, shaped: bool) -> dict[str, Any]:
+    def start(
+        self, *, content: Mapping[str, Any], where: str, trust: bool, shaped: bool, ended: Sequence[int]
+    ) -> dict[str, Any]:
         """Starts a game from the content of its file; a `shaped` one tells how far it is."""
+        self._forget(ended)
         game = Game.read(content, where=where, trust=trust)
         return self._keep(self._engine.start(game), read_goal(game.problem) if shaped else None)
 
-    def step(self, *, session: int, command: str) -> dict[str, Any]:
+    def step(self, *, session: int, command: str, ended: Sequence[int]) -> dict[str, Any]:
         """Plays a command."""
+        self._forget(ended)
         play, goal = self._play(session)
         play.step(command)
         return _sent(session, play, goal)
 
-    def fork(self, *, session: int) -> dict[str, Any]:
+    def fork(self, *, session: int, ended: Sequence[int]) -> dict[str, Any]:
         """Copies a session."""
+        self._forget(ended)
         play, goal = self._play(session)
         return self._keep(play.fork(), goal)
 
-    def end(self, *, session: int) -> None:
-        """Forgets a session."""
-        self._plays.pop(session, None)
+    def living(self) -> int:
+        """Sessions that have not ended, as far as this process was told."""
+        return len(self._plays)
 
     def close(self) -> None:
         """Frees everything."""
         self._plays.clear()
         self._engine.close()
+
+    def _forget(self, ended: Sequence[int]) -> None:
+        for session in ended:
+            self._plays.pop(session, None)
 
     def _keep(self, play: Play, goal: Goal | None) -> dict[str, Any]:
         number = next(self._numbers)
@@ -124,16 +134,10 @@ class Room:
         """Ends the session; safe to repeat."""
         child, self._child = self._child, None
         if child is not None:
-            try:
-                if child.alive:
-                    child.call("end", {"session": self._session}, timeout_s=END_TIMEOUT_S)
-            except AgentBenchError:
-                pass  # the process died meanwhile, and its sessions with it
-            finally:
-                self._workers.pool.unpin(child)
+            self._workers.end(child, self._session)
 
     def _call(self, method: str, params: Mapping[str, Any], timeout_s: float) -> Any:
-        return self._living().call(method, {"session": self._session, **params}, timeout_s=timeout_s)
+        return self._workers.call(self._living(), method, {"session": self._session, **params}, timeout_s)
 
     def _living(self) -> Child:
         if self._child is None:
@@ -163,6 +167,8 @@ class Workers:
         max_rss_bytes: int = MAX_RSS_BYTES,
         loaded: int = LOADED,
     ) -> None:
+        self._lock = threading.Lock()
+        self._ended: WeakKeyDictionary[Child, list[int]] = WeakKeyDictionary()
         self.pool = ChildPool(
             "agentbench_fc.tasks.alfworld.workers:Sessions",
             cores() if size is None else size,
@@ -192,10 +198,27 @@ class Workers:
         child = self.pool.pin(timeout_s=timeout_s)
         try:
             params = {"content": content, "where": where, "trust": trust, "shaped": shaped}
-            return Room(self, child, child.call("start", params, timeout_s=timeout_s))
+            return Room(self, child, self.call(child, "start", params, timeout_s))
         except BaseException:
             self.pool.unpin(child)
             raise
+
+    def call(self, child: Child, method: str, params: Mapping[str, Any], timeout_s: float) -> Any:
+        """Calls a process, and tells it which of its sessions have ended: that needs no call of its own."""
+        with self._lock:
+            ended = self._ended.pop(child, [])
+        try:
+            return child.call(method, {**params, "ended": ended}, timeout_s=timeout_s)
+        except Unavailable:  # it has not heard of it
+            with self._lock:
+                self._ended.setdefault(child, []).extend(ended)
+            raise
+
+    def end(self, child: Child, session: int) -> None:
+        """Ends a session of a process."""
+        with self._lock:
+            self._ended.setdefault(child, []).append(session)
+        self.pool.unpin(child)
 
     def close(self) -> None:
         """Ends all processes; safe to repeat."""
