@@ -51,6 +51,8 @@ def batch_metrics(batch: StepBatch, rows: Rows, lag: LagReport) -> Metrics:
         figures[f"turns/{task}"] = _mean(float(t.turns.max(initial=0)) for t in own)
         figures[f"tokens/{task}"] = _mean(t.trained_tokens for t in own)
     every = [t for group in batch.groups for t in group.trajectories]
+    figures["chat/drift_tokens"] = sum(int(t.metrics.get("drift", 0)) for t in every)
+    figures["chat/repaired_turns"] = sum(int(t.metrics.get("repaired_turns", 0)) for t in every)
     for status, count in Counter(t.status for t in every).items():
         figures[f"status/{status.replace(' ', '_')}"] = count / len(every)
     return figures

@@ -9,9 +9,13 @@
 Append-only: what is trained on is what was sampled. A turn that was cut before its end-of-turn token gets that token
 from the observation behind it, unmasked, since no policy sampled it.
 
+Whether anything did change is checked, not believed: what each engine was given and what it sampled leaves a checksum,
+and `drift` counts the sampled tokens whose checksum the ids do not give any more. It must be 0.
+
 Not here: text (template.py); tensors (collate.py).
 """
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +36,10 @@ class TokenBuffer:
         self._versions = [NO_VERSION] * len(self.ids)
         self._engines = [NO_ENGINE] * len(self.ids)
         self._turns = [0] * len(self.ids)
+        self._checksum = _checksum(0, self.ids)
+        self._seals: list[tuple[int, int, int]] = []
+        self.repaired_turns = 0
+        """Turns that ended without their end-of-turn token, which came in off the mask."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,6 +57,8 @@ class TokenBuffer:
         self._versions += completion.versions
         self._engines += [engine_index] * count
         self._turns += [turn] * count
+        self._checksum = _checksum(self._checksum, completion.ids)
+        self._seals.append((len(self.ids), count, self._checksum))
 
     def append_observed(self, ids: Sequence[int], turn: int) -> None:
         """Appends what the environment answered to turn `turn`: ids from the end-of-turn token on.
@@ -58,12 +68,24 @@ class TokenBuffer:
         """
         sampled_end = self._mask[-1:] == [True] and self._turns[-1] == turn and self.ids[-1:] == list(ids[:1])
         new = list(ids[1:] if sampled_end else ids)
+        self.repaired_turns += not sampled_end
+        self._checksum = _checksum(self._checksum, new)
         self.ids += new
         self._mask += [False] * len(new)
         self._logprobs += [0.0] * len(new)
         self._versions += [NO_VERSION] * len(new)
         self._engines += [NO_ENGINE] * len(new)
         self._turns += [turn] * len(new)
+
+    @property
+    def drift(self) -> int:
+        """Sampled tokens that are not, or stand not behind, what was sampled: 0, or there is a bug."""
+        drift, at, checksum = 0, 0, 0
+        for length, count, sealed in self._seals:
+            checksum = _checksum(checksum, self.ids[at:length])
+            at = length
+            drift += count * (checksum != sealed)
+        return drift
 
     def to_trajectory(self, **facts: Any) -> Trajectory:
         """The trajectory; `facts` are the fields of `Trajectory` that are not tokens."""
@@ -77,3 +99,7 @@ class TokenBuffer:
             turns=np.array(self._turns, dtype=np.int16),
             **facts,
         )
+
+
+def _checksum(before: int, ids: Sequence[int]) -> int:
+    return zlib.crc32(np.array(ids, dtype=np.int32).tobytes(), before)

@@ -2,7 +2,8 @@
 
 A conversation grows as ids: the prompt, then for each turn what was sampled and what was observed. `observation_ids`
 renders the observed messages behind a dummy assistant turn and cuts that turn away, so history is never rendered again.
-This is right for a template that renders a turn the same whatever follows it; the check at the start refuses others.
+This is right for a template that renders a turn the same whatever follows it, wherever it stands and whatever the tools
+are; the check at the start plays a conversation of several turns both ways, and refuses others with a cure.
 
 An observation begins at the end-of-turn token of the turn before it, whether or not the policy sampled that token:
 `TokenBuffer` drops the doubled one. In GLM-4 that token is the header of the next role, and the same rule holds.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.messages import (
     AgentTurn,
     Message,
@@ -29,12 +30,31 @@ from agentbench_fc.messages import (
     user,
 )
 from agentbench_fc.parsers import Parser, get_parser
+from agentrl_trainer.chat.families import FAMILIES, families_of
 
 AUTO = "auto"
-_MARKERS = (("<|python_tag|>", "llama3"), ("ipython", "llama3"), ("<tool_call>", "hermes"), ("<|observation|>", "glm4"))
+_MARKERS = (
+    ("<|python_tag|>", "llama3"),
+    ("ipython", "llama3"),
+    ("<tool_call>[", "smollm2"),
+    ("<tool_call>", "hermes"),
+    ("<|observation|>", "glm4"),
+)
 """What in a chat template tells the format of its tool calls; the first hit decides."""
 _PROBE_TOOL = function_tool("probe_tool", "Looks.", {"type": "object", "properties": {"x": {"type": "string"}}})
 _PROBES: Mapping[str, list[Message]] = {"tool": [tool_result("call_1", "seen")], "user": [user("Go on.")]}
+_CONVERSATION: Sequence[Message] = (
+    user("Find é\u4e2d # \\ it."),
+    assistant("<think>\nWhere?\n</think>\n\nI look.", [ToolCall("call_1", "probe_tool", '{"x": "\u00e9 \\" \\n"}')]),
+    tool_result("call_1", " seen\n\nindented "),
+    assistant("", [ToolCall("call_2", "probe_tool", "{}")]),
+    tool_result("call_2", ""),
+    assistant("It is\n\n  there.\n"),
+    user("Once more."),
+    assistant("<think>\n\n</think>\n\nDone."),
+    user("Thanks."),
+)
+"""What the self-check plays: thoughts, odd blanks, empty texts, and both kinds of observations, twice."""
 Kind = Literal["tool", "user"]
 
 
@@ -65,7 +85,8 @@ class ChatRenderer:
         Args:
             path: A folder (or hub name) with a Hugging Face tokenizer.
             parser: Format of the tool calls, or `auto`: by the template.
-            template: Replaces the tokenizer's chat template: Jinja text, or the path of a `.jinja` file.
+            template: Replaces the tokenizer's chat template: the name of a family (families.py), the path of a
+                `.jinja` file, or Jinja text.
             options: Variables for the template, e.g. `{"enable_thinking": False}`.
 
         Raises:
@@ -73,16 +94,25 @@ class ChatRenderer:
         """
         self.path = str(path)
         self._tokenizer = _load_tokenizer(self.path)
+        self._special = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
+        family = FAMILIES.get(template or "")
+        if family is not None and (absent := sorted(family.tokens - set(self._special))):
+            raise CallerError(
+                f"the tokenizer has no {absent[0]} [{self.path}]. The chat template {family.name} is for "
+                f"{family.models}; {self._choice()}"
+            )
         if template is not None:
-            self._tokenizer.chat_template = _template_text(template)
+            self._tokenizer.chat_template = family.template if family else _template_text(template)
         self._options = dict(options or {})
         text = self._tokenizer.chat_template
         if not isinstance(text, str) or not text:
-            raise self._refusal("has no chat template", "Save one")
-        self.parser: Parser = get_parser(_detect(text, self.path) if parser == AUTO else parser)
-        self._special = sorted(self._tokenizer.get_added_vocab(), key=len, reverse=True)
+            raise CallerError(f"the tokenizer has no chat template [{self.path}]. Name one: {self._choice()}")
+        if parser == AUTO:
+            parser = family.parser if family else _detect(text, self.path)
+        self.parser: Parser = get_parser(parser)
         self._prefixes: dict[str, _Prefix] = {kind: self._prefix(kind, probe) for kind, probe in _PROBES.items()}
         self._check_tools()
+        self._check_appending()
         ends = {prefix.end_id for prefix in self._prefixes.values()}
         self.stop_ids: tuple[int, ...] = tuple(sorted(ends | _eos_ids(self._tokenizer, self.path)))
         """A turn ends after one of these."""
@@ -172,14 +202,46 @@ class ChatRenderer:
         if tool_name(_PROBE_TOOL) not in text:
             raise self._refusal("does not show tools to the model", "Save one with a `tools` branch")
 
+    def _check_appending(self) -> None:
+        """Plays a conversation at once and by appending: what a turn looks like must not depend on what follows it."""
+        tools = [_PROBE_TOOL]
+        messages = [_for_template(message) for message in _CONVERSATION]
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            kind = "tool" if messages[number + 1]["role"] == "tool" else "user"
+            closed = self._render(messages[: number + 1], tools, generate=False)
+            asked = self._render(messages[:number], tools, generate=True)
+            longer = self._render(messages[: number + 2], tools, generate=True)
+            prefix = self._prefixes[kind]
+            end = str(self._tokenizer.convert_ids_to_tokens(prefix.end_id))
+            body = closed.rstrip().removesuffix(end) if closed.rstrip().endswith(end) else closed
+            if not longer.startswith(body):
+                raise self._not_preserving(kind)
+            observed = self.observation_ids([_CONVERSATION[number + 1]])
+            if self._encode(longer[len(body) :]) != observed:
+                raise self._refusal(
+                    f"renders a {kind} message differently by where it stands",
+                    "Use one that renders each message by itself",
+                )
+            if not asked.startswith(self._render(messages[:number], tools, generate=False)):
+                raise self._refusal("changes what stands before the assistant's turn", "Use one that only appends")
+
     def _not_preserving(self, kind: str) -> CallerError:
         return self._refusal(
             f"renders an assistant turn differently once a {kind} message follows",
-            "Save a prefix-preserving one (for Qwen3 its training variant, which keeps every think block)",
+            "Use a prefix-preserving one, which keeps every think block",
         )
 
     def _refusal(self, what: str, cure: str) -> CallerError:
-        return CallerError(f"the chat template {what} [{self.path}]. {cure}, and name it in model.chat_template.")
+        return CallerError(f"the chat template {what} [{self.path}]. {cure}: {self._choice()}")
+
+    def _choice(self) -> str:
+        """What can be named as the chat template of this tokenizer."""
+        ours = [family.name for family in families_of(self._special)]
+        named = f"model.chat_template={ours[0]}" + (f" (or {', '.join(ours[1:])})" if ours[1:] else "") if ours else ""
+        own = "model.chat_template=FILE.jinja"
+        return f"{named} is ours for its tokens, {own} takes yours." if named else f"{own} takes yours."
 
 
 def _load_tokenizer(path: str) -> Any:
@@ -194,8 +256,13 @@ def _load_tokenizer(path: str) -> Any:
 
 
 def _template_text(template: str) -> str:
-    if "\n" in template or "{" in template or not template.endswith(".jinja"):
+    if "\n" in template or "{" in template:
         return template
+    if not template.endswith(".jinja"):
+        raise CallerError(
+            f"no chat template {template!r} [model.chat_template]. {did_you_mean(template, FAMILIES)} "
+            "Or give a .jinja file."
+        )
     try:
         return Path(template).read_text(encoding="utf-8")
     except OSError as error:
@@ -207,7 +274,8 @@ def _detect(template: str, path: str) -> str:
         if marker in template:
             return name
     raise CallerError(
-        f"the chat template does not tell its tool-call format [{path}]. Name it: model.parser=hermes, glm4 or llama3."
+        f"the chat template does not tell its tool-call format [{path}]. "
+        "Name it: model.parser=hermes, glm4, llama3 or smollm2."
     )
 
 

@@ -314,7 +314,8 @@ class _Attempt:
 
     def _trajectory(self, *, metrics: Mapping[str, Any] = {}, **facts: Any) -> Trajectory:
         spec = self._spec
-        own = {"turns": self._number} | {f"{name}_s": round(s, 4) for name, s in self._seconds.items()}
+        own: dict[str, Any] = {"drift": self._buffer.drift, "repaired_turns": self._buffer.repaired_turns}
+        own |= {"turns": self._number} | {f"{name}_s": round(s, 4) for name, s in self._seconds.items()}
         return self._buffer.to_trajectory(
             task=spec.task,
             sample_id=spec.sample_id,

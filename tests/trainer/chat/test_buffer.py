@@ -63,6 +63,8 @@ def test_every_sampled_token_is_kept_in_order_and_nothing_else_is_trained(
         buffer.append_observed([END, *observed], number)
         assert buffer.ids[: len(before)] == before
         sampled += said
+    assert buffer.drift == 0
+    assert buffer.repaired_turns == sum(not ended for _, ended, _ in turns)
     row = closed(buffer)
     assert row.ids[row.mask].tolist() == sampled
     assert not row.logprobs[~row.mask].any()
@@ -70,3 +72,15 @@ def test_every_sampled_token_is_kept_in_order_and_nothing_else_is_trained(
     assert (row.engines[~row.mask] == NO_ENGINE).all()
     assert (np.diff(row.turns) >= 0).all()
     assert int((row.ids == END).sum()) == len(turns)  # each turn is closed exactly once
+
+
+@pytest.mark.parametrize(("place", "drift"), [(0, 5), (2, 5), (4, 3), (6, 3), (8, 0)])
+def test_an_id_that_changes_under_the_engines_feet_is_counted(place: int, drift: int) -> None:
+    buffer = TokenBuffer([9, 9])
+    buffer.append_sampled(completion([5, END]), 0, 1)
+    buffer.append_observed([END, 7], 1)
+    buffer.append_sampled(completion([5, 6, 6], "length"), 0, 2)
+    buffer.append_observed([END, 8], 2)
+    assert buffer.drift == 0
+    buffer.ids[place] += 30
+    assert buffer.drift == drift, "tokens behind a changed one were sampled from another context"
