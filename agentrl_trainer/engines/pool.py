@@ -171,7 +171,7 @@ class EnginePool:
                 logger.warning("engine %s did not answer the probe: %s", self.engines[index].name, error)
 
         async with asyncio.TaskGroup() as tasks:
-            for index in [i for role in roles for i in self._kinds[role]]:
+            for index in [i for role in roles for i in self._kinds[role] if not self._faults[i]]:
                 tasks.create_task(one(index))
         return answers
 

@@ -32,6 +32,8 @@ CONTROL_S = 60.0
 UPDATE_S = 280.0
 HEALTH_S = 15.0
 """`/health` makes the server generate a token, and answers within a second or two."""
+REVIVE_S = 300.0
+"""How long a server may take to be started again by whoever runs it."""
 ABORT_S = 5.0
 CONNECT_PAUSE_S = 1.0
 
@@ -136,12 +138,12 @@ class SGLangEngine:
         return not self._strange
 
     async def revive(self) -> None:
-        """Finds the server again, whatever weights it holds: new ones follow.
+        """Waits until the server is there again, whatever weights it holds: new ones follow.
 
         Raises:
-            InfrastructureError: nobody answers.
+            InfrastructureError: nobody started it in time.
         """
-        await self._server.get("/health", timeout_s=HEALTH_S)
+        await self._wait_until_ready(REVIVE_S)
         # it may have been paused when the connection broke
         await self._server.post("/continue_generation", {}, timeout_s=CONTROL_S)
         self.version, self._strange = NO_VERSION, ""
