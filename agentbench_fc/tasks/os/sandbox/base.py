@@ -1,4 +1,4 @@
-"""What a sandbox is: a Linux box of its own in which untrusted bash runs, and the backends that make one.
+r"""What a sandbox is: a Linux box of its own in which untrusted bash runs, and the backends that make one.
 
     with Sandboxes("auto") as sandboxes:                # pool.py
         with sandboxes.open("default") as sandbox:
@@ -6,10 +6,10 @@
             sandbox.shell("cd /tmp").output             # b"": the shell is persistent
             sandbox.shell("cat answer").output          # b"42\n"
 
-Everything blocks, has a deadline, and may be called from any thread; calls into one sandbox take turns. Output is bytes:
-what bash prints need not be text.
+Everything blocks, has a deadline, and may be called from any thread; calls into one sandbox take turns. Output is
+bytes: what bash prints need not be text.
 
-Not here: what runs inside (agent.py); the channel to it (wire.py); the kinds of sandbox (docker.py, oci.py).
+Not here: what runs inside (inside/); the channel to it (wire.py); the kinds of sandbox (docker.py, oci.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -219,8 +219,9 @@ class Sandbox(Protocol):
         ...
 
     def changes(self) -> list[Change]:
-        """What differs from the image, seen from outside the sandbox, sorted by path; folders that merely hold changes
-        are left out. A process inside cannot hide anything from it.
+        """What differs from the image, sorted by path, as seen from outside: no process inside can hide anything.
+
+        Folders that merely hold changes are left out.
         """
         ...
 

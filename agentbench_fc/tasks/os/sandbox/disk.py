@@ -78,7 +78,9 @@ class DiskWatch:
                 size, files = measure(each.folder, most, each.limits.inodes)
                 if size <= most and files <= each.limits.inodes:
                     continue
-                what = f"more than its {each.limits.disk_mib} MiB" if size > most else f"over {each.limits.inodes} files"
+                what = (
+                    f"more than its {each.limits.disk_mib} MiB" if size > most else f"over {each.limits.inodes} files"
+                )
                 self.drop(name)
                 try:
                     each.stop(f"it wrote {what} to its disk")

@@ -389,7 +389,9 @@ def _import(client: Client, archive: Path, reference: str) -> None:
     answer = client.import_image_from_file(str(archive), repository=name, tag=tag, changes=['CMD ["bash"]'])
     for line in str(answer).splitlines():
         if "error" in (message := json.loads(line)):
-            raise InfrastructureError(f"the image cannot be imported: {message['error']} [{archive}]. Look at the engine.")
+            raise InfrastructureError(
+                f"the image cannot be imported: {message['error']} [{archive}]. Look at the engine."
+            )
 
 
 def _brief(error: BaseException) -> str:

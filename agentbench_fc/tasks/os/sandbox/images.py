@@ -269,8 +269,10 @@ def _install(root: Path, stage: str) -> None:
     )
     try:
         _run(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private", "sh", "-c", inner]
-            + ["sh", str(root), stage]
+            [
+                *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+                *("sh", "-c", inner, "sh", str(root), stage),
+            ]
         )
     finally:
         policy.unlink(missing_ok=True)

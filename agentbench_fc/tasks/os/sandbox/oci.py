@@ -1,8 +1,8 @@
 """Sandboxes by runc alone, without a daemon: for root on a Linux machine.
 
-A sandbox has namespaces of its own for users, processes, mounts, network, host name and IPC; root inside is an ordinary
-user outside. Its files are an overlay: below the image, above a tmpfs of limited size. All of them live below one keeper
-process (oci_keeper.py), which ends with its owner.
+A sandbox has namespaces of its own for users, processes, mounts, network, host name and IPC; root inside is an
+ordinary user outside. Its files are an overlay: below the image, above a tmpfs of limited size. All of them live below
+one keeper process (oci_keeper.py), which ends with its owner.
 
 Not here: the configuration (spec.py); images (images.py).
 """
@@ -57,9 +57,9 @@ class Keeper:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         groups = [str(root / cgroups.TOP / owner.name) for root in cgroups.hierarchies()]
         with its:
-            self._process = subprocess.Popen(
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(KEEPER), runc, *groups],
-                stdin=its,
+                stdin=its.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,

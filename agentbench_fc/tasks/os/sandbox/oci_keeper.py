@@ -36,7 +36,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
-    """mount(2).
+    """Attaches a file system.
 
     Raises:
         OSError: it failed.
@@ -52,7 +52,7 @@ def unmount(target: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """unshare(2).
+    """Leaves the namespaces of before for new ones.
 
     Raises:
         OSError: it failed.

@@ -1,14 +1,14 @@
-"""What must be known of a script before a persistent bash may run it: its syntax, and where it opens a nested shell.
+r"""What must be known of a script before a persistent bash may run it: its syntax, and where it opens a nested shell.
 
 >>> opens_shell("useradd jack && su - jack"), opens_shell("bash -c ls"), opens_shell("su - jack -c id")
 (True, False, False)
->>> [(part.text, part.opens) for part in parts("cd /tmp\\nsu - jack\\nwhoami")]
+>>> [(part.text, part.opens) for part in parts("cd /tmp\nsu - jack\nwhoami")]
 [('cd /tmp', False), ('su - jack', True), ('whoami', False)]
 
 A command that opens a shell of its own must share the persistent shell's input, which all others must not touch. Such
 a command is told by its words: it stands last in its line, and the lines before it are complete.
 
-Not here: running them (agent.py).
+Not here: running them (inside/shell.py).
 """
 
 import re
@@ -22,8 +22,8 @@ _SUDO = rf"sudo(?:\s+-u\s+{_WORD})?\s+(?:-i|-s|{_SHELL}|{_SU})"
 _OPENER = re.compile(
     rf"(?:^|&&|\|\||;)\s*(?:exec\s+)?(?:{_SHELL}|{_SU}|{_SUDO}|newgrp(?:\s+{_WORD})?)\s*;?\s*(?:#.*)?$"
 )
-_RISKY = re.compile(rb"\$\(|`|<\(|>\(|\$\{|['\"]|<<|\\\n|[(){}]")
-"""Where a script that is not complete could swallow the line after it, or damage bash's memory (`eval 'a $(b'`)."""
+_SIMPLE = re.compile(rb"[\w./=:,@%+~*? \t-]*")
+_KEYWORDS = frozenset(b"if then else elif fi case esac for select while until do done in function time coproc".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,5 +64,8 @@ def parts(script: str, complete: Callable[[str], bool] = lambda _: True) -> list
 
 
 def needs_check(script: bytes) -> bool:
-    """Whether a script can be incomplete at all."""
-    return _RISKY.search(script) is not None or script.endswith(b"\\")
+    """Whether a script can be incomplete at all: then it would swallow the line after it, or damage bash's memory."""
+    if not _SIMPLE.fullmatch(script):
+        return True
+    words = script.split(maxsplit=1)
+    return bool(words) and words[0] in _KEYWORDS

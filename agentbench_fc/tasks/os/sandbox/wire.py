@@ -3,11 +3,12 @@
 A message cannot be cut or mixed up unnoticed: it has a length and a checksum, and each answer names its request. What
 does not fit is `SandboxLost`, never an answer.
 
-Not here: the other side (agent.py); who makes the socket (docker.py, oci.py).
+Not here: the other side (inside/); who makes the socket (docker.py, oci.py).
 """
 
 import binascii
 import itertools
+import re
 import select
 import socket
 import time
@@ -17,7 +18,8 @@ from typing import Protocol
 
 from agentbench_fc.tasks.os.sandbox.base import SandboxLost
 
-AGENT = Path(__file__).with_name("agent.py")
+INSIDE = Path(__file__).with_name("inside")
+MODULES = ("processes", "shell", "agent")
 BOOT = "import os;exec(os.read(0,999))"
 """What process 1 is started with: it takes its program from the host, which is the only one that can write there."""
 LOADER = b"""
@@ -29,12 +31,13 @@ def take(n):
             os._exit(0)
         data += part
     return data
-exec(compile(take(int(take(8))), "agent", "exec"))
+exec(compile(take(int(take(8))), "agent", "exec"), {"__name__": "__main__"})
 """
 COMMAND = ("python3", "-I", "-S", "-B", "-c", BOOT)
 MAGIC = b"\xfa\xfc"
 HEAD = 10
 MAX_BODY = 256 << 20
+_OWN_IMPORT = re.compile(r"^from agentbench_fc[\w.]* import (?:\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 
 
 class Stream(Protocol):
@@ -107,6 +110,12 @@ def unpack(body: bytes) -> list[bytes]:
     return fields
 
 
+def program() -> bytes:
+    """The agent in one piece: its modules, without their imports of each other."""
+    source = "\n".join((INSIDE / f"{name}.py").read_text(encoding="utf-8") for name in MODULES)
+    return _OWN_IMPORT.sub("", source).encode()
+
+
 class Wire:
     """Requests to one agent, one at a time; not for several threads at once."""
 
@@ -124,7 +133,7 @@ class Wire:
         Raises:
             SandboxLost: it does not.
         """
-        source = AGENT.read_bytes()
+        source = program()
         deadline = time.monotonic() + timeout_s
         self._send(LOADER.ljust(999), deadline)
         self._send(b"%08d" % len(source) + source, deadline)
