@@ -47,7 +47,7 @@ class Model:
     parser: str = AUTO
     """Name of the tool-call parser (agentbench_fc.parsers); auto: by the tokenizer's chat template."""
     chat_template: str | None = None
-    """A `.jinja` file, or the template itself; None: the tokenizer's own."""
+    """A family (`qwen2.5`, `qwen3`, `glm4`, `llama3`, `smollm2`), a `.jinja` file, or the text; None: the tokenizer's."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, e.g. `{enable_thinking: false}`."""
     threads: int = 1
