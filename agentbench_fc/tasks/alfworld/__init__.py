@@ -76,12 +76,12 @@ def make(
         raise CallerError(f"subgoal_reward is {subgoal_reward!r:.80} [task alfworld]. Use a number from 0 to below 1.")
     if not isinstance(trust_games, bool):
         raise CallerError(f"trust_games is {trust_games!r:.80} [task alfworld]. Use True or False.")
-    for name, number in (
-        ("processes", processes),
-        ("sessions_per_process", sessions_per_process),
-        ("max_rss_mb", max_rss_mb),
+    for name, number, kinds in (
+        ("processes", processes, int),
+        ("sessions_per_process", sessions_per_process, int),
+        ("max_rss_mb", max_rss_mb, int | float),
     ):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int | float) or number < 1):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, kinds) or not number >= 1):
             raise CallerError(f"{name} is {number!r:.80} [task alfworld]. Use a number >= 1, or leave it out.")
     parity = spec.profile == "agentbench"
     if parity and (actions, subgoal_reward) != ("full", 0):

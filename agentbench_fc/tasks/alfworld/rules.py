@@ -1,7 +1,7 @@
 """How actions are listed for a player, and how a player's action is understood.
 
->>> print(listed(("go to bed 1", "go to bed 2", "help", "look"), "grouped"))
-go to _: bed 1, bed 2
+>>> print(listed(("go to bed 1", "go to desk 1", "go to desk 2", "go to desk 3", "help", "look"), "grouped"))
+go to _: bed 1, desk 1-3
 help
 look
 >>> nearest("pick up the mug 1 from desk 1", ["go to desk 1", "take mug 1 from desk 1"])
@@ -14,7 +14,7 @@ Source: BLEU-4 is Papineni et al. 2002, its smoothing method 4 of Chen and Cherr
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 ListMode = Literal["full", "grouped"]
@@ -27,13 +27,14 @@ _FORMS = (
 )
 """Commands that are listed in groups: the ones that come in numbers. What is held at a time is one thing only."""
 _GROUP = re.compile(r"(?P<before>.*)_(?P<after>.*?): (?P<things>.+)")
+_RUN = re.compile(r"(?P<kind>.+ )(?P<first>\d{1,4})-(?P<last>\d{1,4})")
 _VERBS = re.compile(
     r"(?:help|inventory|look|(?:go to|open|close|take|put|move|examine|use|heat|cool|clean|slice) \S.*)"
 )
 
 
 def listed(commands: Sequence[str], mode: ListMode) -> str:
-    """The commands, one per line; in groups, those that differ in one word share a line."""
+    """The commands, one per line; in groups, those that differ in one thing share a line, `1-3` being 1, 2 and 3."""
     if mode == "full":
         return "\n".join(commands)
     groups: dict[tuple[str, str], list[str]] = {}
@@ -42,9 +43,37 @@ def listed(commands: Sequence[str], mode: ListMode) -> str:
         key, thing = ((found["before"], found["after"]), found["thing"]) if found else ((command, ""), "")
         groups.setdefault(key, []).append(thing)
     return "\n".join(
-        f"{before}_{after}: {', '.join(things)}" if len(things) > 1 else f"{before}{things[0]}{after}"
+        f"{before}_{after}: {', '.join(_runs(things))}" if len(things) > 1 else f"{before}{things[0]}{after}"
         for (before, after), things in groups.items()
     )
+
+
+def _runs(things: Sequence[str]) -> Iterator[str]:
+    """Things in order; three or more of a kind with numbers in a row are one."""
+    numbers: dict[str, list[int]] = {}
+    for thing in things:
+        kind, _, number = thing.rpartition(" ")
+        if not (kind and number.isascii() and number.isdigit()):
+            yield thing
+        else:
+            numbers.setdefault(kind, []).append(int(number))
+    for kind, known in numbers.items():
+        known.sort()
+        while known:
+            length = next((n for n in range(1, len(known)) if known[n] != known[0] + n), len(known))
+            run, known = known[:length], known[length:]
+            if length >= 3:
+                yield f"{kind} {run[0]}-{run[-1]}"
+            else:
+                yield from (f"{kind} {number}" for number in run)
+
+
+def _things(listed_things: str) -> Iterator[str]:
+    for thing in listed_things.split(", "):
+        if run := _RUN.fullmatch(thing):
+            yield from (f"{run['kind']}{number}" for number in range(int(run["first"]), int(run["last"]) + 1))
+        else:
+            yield thing
 
 
 def read_actions(text: str) -> list[str]:
@@ -56,9 +85,7 @@ def read_actions(text: str) -> list[str]:
     commands: list[str] = []
     for line in reversed(text.rpartition("AVAILABLE ACTIONS: ")[2].splitlines()):
         group = _GROUP.fullmatch(line)
-        found = (
-            [f"{group['before']}{thing}{group['after']}" for thing in group["things"].split(", ")] if group else [line]
-        )
+        found = [f"{group['before']}{thing}{group['after']}" for thing in _things(group["things"])] if group else [line]
         if not all(_VERBS.fullmatch(command) for command in found):
             break
         commands[:0] = found
