@@ -14,15 +14,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from agentbench_fc.errors import CallerError, InfrastructureError
 from agentrl_trainer.engines.base import Completion, EngineRole, InferenceEngine, Revivable, Sampling
 
 logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 CrossPolicy = Literal["step", "trajectory", "none"]
 ABORT_PAUSE_S = 0.05
 """After an abort without a token the engine is changing weights: do not ask again at once."""
@@ -74,8 +75,15 @@ class EnginePool:
         """Newest weight version of a fresh engine."""
         return max(self.engines[i].version for i in self._kinds["fresh"])
 
-    def draw(self, rng: random.Random, *, fresh_only: bool = False) -> tuple[int, InferenceEngine]:
+    def draw(
+        self, rng: random.Random, *, fresh_only: bool = False, role: EngineRole | None = None
+    ) -> tuple[int, InferenceEngine]:
         """The engine for one turn: its index and itself.
+
+        Args:
+            rng: Of the draw.
+            fresh_only: Without the stale ones.
+            role: This kind, where one of it is in service.
 
         Raises:
             NoEngineLeft: no fresh engine is in service.
@@ -86,7 +94,8 @@ class EnginePool:
             alive[0] = [i for i in self._kinds["fresh"] if i in self._reviving]
         if not alive[0]:
             raise NoEngineLeft(f"no fresh engine is left [pool]. One of them: {self._faults[0]} Start the run again.")
-        members = rng.choice([kind for kind in alive if kind])
+        wanted = alive[kinds.index(role)] if role in kinds else []
+        members = wanted or rng.choice([kind for kind in alive if kind])
         index = min(members, key=lambda i: self._busy[i])
         return index, self.engines[index]
 
@@ -111,13 +120,31 @@ class EnginePool:
             ContextFull: the context is full.
             InfrastructureError: the engine failed or did not answer in time; it may be out of service now.
         """
+        return await self.call(
+            index,
+            lambda engine, left_s: generate_until_done(engine, ids, sampling, timeout_s=left_s),
+            timeout_s=timeout_s,
+        )
+
+    async def call(
+        self, index: int, ask: Callable[[InferenceEngine, float], Awaitable[Answer]], *, timeout_s: float
+    ) -> Answer:
+        """Asks engine `index` for anything; its load and its faults are the pool's.
+
+        Args:
+            index: As drawn.
+            ask: Gets the engine and the seconds that are left.
+            timeout_s: For all, waiting for an engine that is being brought back included.
+
+        Raises:
+            InfrastructureError: the engine failed or did not answer in time; it may be out of service now.
+        """
         end = time.monotonic() + timeout_s
         if self._faults[index]:
             await self._wait_for(index, timeout_s)
         self._busy[index] += 1
         try:
-            left_s = end - time.monotonic()
-            return await generate_until_done(self.engines[index], ids, sampling, timeout_s=left_s)
+            return await ask(self.engines[index], end - time.monotonic())
         except InfrastructureError as error:
             await self._examine(index, error)
             raise

@@ -104,13 +104,17 @@ class SGLangEngine:
         if self._strange:
             raise InfrastructureError(self._strange)
         completion = read_completion(await self._ask(ids, sampling, timeout_s), self.name)
-        if NO_VERSION in completion.versions and self.version != NO_VERSION:
-            self._strange = (
-                f"the server answers with weights that it did not get from us [{self.name}]. It was started again, or "
-                "something else updates it: leave it to one trainer."
-            )
-            raise InfrastructureError(self._strange)
+        self._refuse_strange(completion.versions)
         return completion
+
+    async def forward(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> Any:
+        """Passes a request on as it is and returns the JSON that comes back; for the router."""
+        if self._strange:
+            raise InfrastructureError(self._strange)
+        answer = await self._server.post(path, body, timeout_s=timeout_s)
+        if path == "/generate":
+            self._refuse_strange([_number(span["version"]) for span in version_spans(answer)])
+        return answer
 
     async def update_weights(self, path: Path, version: int) -> None:
         """Takes the weights in `path`; requests in flight end as `abort`.
@@ -222,6 +226,14 @@ class SGLangEngine:
         context = server.get("context_length") or server.get("max_context_length")
         self.context = context if isinstance(context, int) else 0
 
+    def _refuse_strange(self, versions: Sequence[int]) -> None:
+        if NO_VERSION in versions and self.version != NO_VERSION:
+            self._strange = (
+                f"the server answers with weights that it did not get from us [{self.name}]. It was started again, or "
+                "something else updates it: leave it to one trainer."
+            )
+            raise InfrastructureError(self._strange)
+
     def _abort(self, rid: str) -> None:
         async def tell() -> None:
             with contextlib.suppress(InfrastructureError, CallerError):
@@ -310,6 +322,18 @@ def read_versions(meta: Mapping[str, Any], count: int) -> tuple[int, ...]:
     if len(versions) != count:
         raise ValueError(f"weight_versions cover {len(versions)} of {count} tokens")
     return tuple(versions)
+
+
+def version_spans(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The spans of an answer, one over all tokens where it has none.
+
+    >>> version_spans({"output_ids": [4, 5], "meta_info": {"weight_version": "3"}})
+    [{'version': '3', 'start': 0, 'end': 2}]
+    """
+    meta = answer.get("meta_info") or {}
+    if spans := meta.get("weight_versions"):
+        return list(spans)
+    return [{"version": meta.get("weight_version"), "start": 0, "end": len(answer.get("output_ids") or ())}]
 
 
 def _number(text: Any) -> int:
