@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbench_fc.episode import Task
+from agentbench_fc.errors import CallerError
 from agentbench_fc.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def make(
     data: str | Path | None = None,
     exclude_suspect: bool = False,
     level: str | None = None,
+    command_timeout_s: float = 30.0,
 ) -> Task:
     """The OS task.
 
@@ -40,6 +42,7 @@ def make(
             the folder that `AGENTBENCH_DATA` names. None: the generated samples.
         exclude_suspect: Leave out AgentBench's samples that are known to be wrong or cannot be played.
         level: Only the generated samples of one level: `easy`, `medium` or `hard`.
+        command_timeout_s: A script of the agent has so long; less than a call.
 
     Raises:
         CallerError: an option that there is not, or data that are not there.
@@ -51,6 +54,10 @@ def make(
     from agentbench_fc.tasks.os.task import OsTask, check_level, generated_rows
 
     check_level(level, generated_data=data is None)
+    if not 0 < command_timeout_s < (spec.call_timeout_s or float("inf")):
+        raise CallerError(
+            f"command_timeout_s is {command_timeout_s!r} [task os]. Use seconds above 0, less than call_timeout_s."
+        )
 
     def make_pool() -> "Pool":
         from agentbench_fc.tasks.os.sandbox.pool import Sandboxes
@@ -58,11 +65,18 @@ def make(
         return Sandboxes(backend, warm=warm, max_open=max_open)
 
     if data is None:
-        return OsTask(spec, partial(generated_rows, folder), list(SIZES), make_pool, level)
+        return OsTask(
+            spec,
+            partial(generated_rows, folder),
+            list(SIZES),
+            make_pool,
+            level=level,
+            command_timeout_s=command_timeout_s,
+        )
     sources = readers.find_sources(data)
     spec = replace(spec, splits={split: f"AgentBench's {split} samples" for split in sources})
 
     def rows(split: str) -> list[dict[str, object]]:
         return readers.read_split(sources[split], folder, exclude_suspect, split)
 
-    return OsTask(spec, rows, list(sources), make_pool)
+    return OsTask(spec, rows, list(sources), make_pool, command_timeout_s=command_timeout_s)

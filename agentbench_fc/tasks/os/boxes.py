@@ -74,12 +74,8 @@ def set_up(box: Sandbox, sample_id: str, data: Mapping[str, Any]) -> None:
     """Runs a sample's init scripts, then its `start` in the persistent shell.
 
     Raises:
-        TaskError: the sample cannot be played, or a script of it fails.
+        TaskError: a script of the sample fails.
     """
-    if data["unplayable"]:
-        raise TaskError(
-            f"the sample cannot be played: {data['unplayable']} [{sample_id}]. Exclude it, or mend its data."
-        )
     try:
         for number, script in enumerate(data["init"], start=1):
             result = run_script(box, script, [], INIT_TIMEOUT_S)

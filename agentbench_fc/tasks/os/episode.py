@@ -4,9 +4,11 @@ Not here: the turn loop (session.py); running bash (sandbox/); what is right (gr
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from agentbench_fc.episode import Reply, Sample
+from agentbench_fc.errors import TaskError
 from agentbench_fc.messages import Message, system, user
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.os import observation
@@ -14,41 +16,50 @@ from agentbench_fc.tasks.os.boxes import set_up
 from agentbench_fc.tasks.os.grading import Grader
 from agentbench_fc.tasks.os.sandbox.base import Sandbox, SandboxSpent
 
-COMMAND_TIMEOUT_S = 30.0
-MAX_SCRIPT = 2**20
-"""Characters of a script; more is a mistake."""
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all episodes of a task share."""
+
+    spec: TaskSpec
+    grader: Grader
+    command_timeout_s: float
+    """Of one script in the shell."""
 
 
 class OsEpisode:
     """A sandbox that the sample's scripts have set up, and the agent's shell in it."""
 
-    def __init__(self, spec: TaskSpec, sample: Sample, grader: Grader, box: Sandbox, counts: Mapping[str, int]) -> None:
-        self._spec = spec
+    def __init__(self, rules: Rules, sample: Sample, box: Sandbox, counts: Mapping[str, int]) -> None:
+        self._rules = rules
+        self._spec = rules.spec
         self._sample = sample
-        self._grader = grader
         self._box = box
         self._counts = dict(counts)
 
     @classmethod
-    def begin(cls, spec: TaskSpec, sample: Sample, grader: Grader) -> "OsEpisode":
+    def begin(cls, rules: Rules, sample: Sample) -> "OsEpisode":
         """The episode at its start.
 
         Raises:
-            TaskError: the sample's own scripts fail.
+            TaskError: the sample lacks a file, or a script of its own fails.
             InfrastructureError: there is no sandbox.
         """
-        box = grader.boxes.open(sample.data["image"])
+        if reason := sample.data["unplayable"]:
+            raise TaskError(f"the sample cannot be played: {reason} [{sample.id}]. Exclude it, or mend its data.")
+        box = rules.grader.boxes.open(sample.data["image"])
         try:
             set_up(box, sample.id, sample.data)
         except BaseException:
             box.close()
             raise
-        return cls(spec, sample, grader, box, {"commands": 0, "failed_commands": 0, "timeouts_in_shell": 0})
+        return cls(rules, sample, box, {"commands": 0, "failed_commands": 0, "timeouts_in_shell": 0})
 
     def start(self) -> list[Message]:
         """System prompt and problem."""
         prompts = self._spec.prompts
-        return [system(prompts["system"]), user(prompts["question"].format(question=self._sample.data["question"]))]
+        told = prompts["system"].format(timeout=f"{self._rules.command_timeout_s:g}")
+        return [system(told), user(prompts["question"].format(question=self._sample.data["question"]))]
 
     def call(self, name: str, arguments: dict[str, Any]) -> Reply:
         """Runs a script, or ends the episode with an answer or without one."""
@@ -70,29 +81,27 @@ class OsEpisode:
         if "background" in self._sample.data["volatile"]:
             return None
         copy = self._box.fork()
-        return None if copy is None else OsEpisode(self._spec, self._sample, self._grader, copy, self._counts)
+        return None if copy is None else OsEpisode(self._rules, self._sample, copy, self._counts)
 
     def close(self) -> None:
         """Throws the sandbox away."""
         self._box.close()
 
     def _run(self, script: str) -> Reply:
-        if len(script) > MAX_SCRIPT:
-            return Reply(f"Error: the script has {len(script):,} characters. Use at most {MAX_SCRIPT:,}.")
-        result = self._box.shell(script, timeout_s=COMMAND_TIMEOUT_S)
+        result = self._box.shell(script, timeout_s=self._rules.command_timeout_s)
         self._counts["commands"] += 1
         self._counts["failed_commands"] += bool(result.code)
         self._counts["timeouts_in_shell"] += result.timed_out
         agentbench = self._spec.profile == "agentbench"
         render = observation.render_agentbench if agentbench else observation.render
-        return Reply(render(result, COMMAND_TIMEOUT_S))
+        return Reply(render(result, self._rules.command_timeout_s))
 
     def _end(self, name: str, arguments: Mapping[str, str]) -> Reply:
         data = self._sample.data
         answer: str | None = arguments.get("answer")
         if name == "finish_action" and self._spec.profile == "agentbench":
             answer = arguments["thought"]  # AgentBench takes the first argument, whatever it is, for the answer
-        verdict = self._grader.grade(self._sample.id, data, answer, self._box)
+        verdict = self._rules.grader.grade(self._sample.id, data, answer, self._box)
         text = "The answer was taken." if name == "answer_action" else "The task has ended."
         return Reply(
             text,

@@ -8,12 +8,14 @@ Not here: other players (players.py); the plans (generate_files.py and its sibli
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from agentbench_fc.episode import Expert, Sample
 from agentbench_fc.messages import ToolCall
 from agentbench_fc.tasks.os import observation
+from agentbench_fc.tasks.os.sandbox.base import PATH
 
 
 def solve(sample: Sample) -> Expert | None:
@@ -43,11 +45,17 @@ def _plan(data: Mapping[str, Any]) -> list[str]:
     script = data["reference"]
     if script is None:
         return []
-    if script["language"] == "python":
-        return [f"python3 - <<'END_OF_SCRIPT'\n{script['code']}\nEND_OF_SCRIPT"]
     code = script["code"]
-    return [f"(\n{code}\n)" if "exit" in code else code]  # an exit must not take the shell along
+    if script["language"] == "python":
+        return [f"python3 -c {shlex.quote(code)} 2>/dev/null"]
+    if data["start"]:  # it may need the variables of the shell; an exit must not take the shell along
+        return [f"(\n{code}\n) 2>/dev/null"]
+    return [f"env -i HOME=/root PATH={PATH} bash -c {shlex.quote(code)} -- 2>/dev/null"]
 
 
 def _asks_for_answer(data: Mapping[str, Any]) -> bool:
-    return data["match"] is not None or any(step["kind"] == "stock" for step in data["checks"])
+    """Whether a check looks at the answer, be it a script that reads its first argument."""
+    return data["match"] is not None or any(
+        step["kind"] == "stock" or "argv" in step.get("code", "") or "$1" in step.get("code", "")
+        for step in data["checks"]
+    )

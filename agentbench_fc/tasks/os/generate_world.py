@@ -6,9 +6,7 @@ r"""What the makers of problems draw from: words, names, folders, and the script
 >>> print(setup.script())
 set -e
 mkdir -p /srv/a
-cat > /srv/a/b.txt <<'END'
-one
-END
+echo 'one' > /srv/a/b.txt
 
 Train, dev and test have no word and no person in common.
 

@@ -22,9 +22,12 @@ from agentbench_fc.tasks.os.boxes import Boxes, run_script, set_up
 from agentbench_fc.tasks.os.sandbox.base import Entry, Sandbox
 from agentbench_fc.tasks.os.volatility import IN_PLACE
 
-CHECK_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin"
-"""The system's folders come first: what an agent adds to /usr/local shadows nothing."""
-_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/ld.so.")
+CHECK_ENV = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
+    "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib",
+}
+"""The system's folders come first: what an agent adds to /usr/local, or to the linker's cache, shadows nothing."""
+_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/ld.so.preload")
 _CHECK_TIMEOUT_S = 60.0
 _RUN_TIMEOUT_S = 20.0
 
@@ -95,7 +98,7 @@ class Grader:
                 passed = False
                 metrics["tampered"] = tampered
             else:
-                result = run_script(box, step, [answer or "", *outputs], _CHECK_TIMEOUT_S, {"PATH": CHECK_PATH})
+                result = run_script(box, step, [answer or "", *outputs], _CHECK_TIMEOUT_S, CHECK_ENV)
                 passed = result.ok
                 outputs.append(result.stdout.decode("utf-8", "replace"))
             if not passed:
@@ -160,7 +163,7 @@ def _changed_tools(box: Sandbox) -> set[str]:
 
 def _output(sample_id: str, data: Mapping[str, Any], box: Sandbox) -> str:
     """What the reference prints. Its exit code says little: `find` fails for one folder that it may not read."""
-    result = run_script(box, data["reference"], [], _CHECK_TIMEOUT_S, {"PATH": CHECK_PATH})
+    result = run_script(box, data["reference"], [], _CHECK_TIMEOUT_S, CHECK_ENV)
     text = result.stdout.decode("utf-8", "replace")
     if result.timed_out or result.truncated or (result.code and not text.strip()):
         how = "timed out" if result.timed_out else f"ended with status {result.code}"
@@ -182,5 +185,5 @@ class BoxView:
         """A fresh process with a fixed PATH."""
         for path, text in files.items():
             self.box.put(path, text.encode())
-        result = self.box.exec(list(argv), timeout_s=_RUN_TIMEOUT_S, stdin=stdin.encode(), env={"PATH": CHECK_PATH})
+        result = self.box.exec(list(argv), timeout_s=_RUN_TIMEOUT_S, stdin=stdin.encode(), env=CHECK_ENV)
         return result.code, result.stdout.decode("utf-8", "replace")

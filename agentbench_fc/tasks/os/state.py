@@ -19,6 +19,7 @@ import io
 import lzma
 import posixpath
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ MAX_CONTENT = 256 * 1024
 """Bytes of a file that are looked at; no generated sample asks for more."""
 MAX_UNPACKED = 4 * 2**20
 """Bytes that an archive may hold."""
+_DYING_TRIES, _DYING_PAUSE_S = 10, 0.1
 
 Condition = Mapping[str, Any]
 
@@ -193,14 +195,22 @@ def _group(condition: Condition, view: View) -> str | None:
 
 
 def _process(condition: Condition, view: View) -> str | None:
+    marker, wanted = condition["marker"].encode(), condition["alive"]
+    for attempt in range(_DYING_TRIES):  # one that was told to end takes its time
+        if attempt:
+            time.sleep(_DYING_PAUSE_S)
+        if _is_running(marker, view) == wanted:
+            return None
+        if wanted:
+            break
+    return f"a process {condition['marker']} {'does not run' if wanted else 'runs still'}"
+
+
+def _is_running(marker: bytes, view: View) -> bool:
     listed = _entry(view, "/proc")
     pids = [name for name in listed.names if name.isdigit()] if listed else []
     found = view.look([f"/proc/{pid}/cmdline" for pid in pids])
-    marker = condition["marker"].encode()
-    alive = any(entry is not None and marker in entry.content for entry in found.values())
-    if alive == condition["alive"]:
-        return None
-    return f"a process {condition['marker']} {'runs still' if alive else 'does not run'}"
+    return any(entry is not None and marker in entry.content for entry in found.values())
 
 
 def _runs(condition: Condition, view: View) -> str | None:

@@ -16,7 +16,7 @@ from agentbench_fc.errors import CallerError, NotFound, did_you_mean
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.os import expert, generate
 from agentbench_fc.tasks.os.boxes import Boxes, Pool
-from agentbench_fc.tasks.os.episode import OsEpisode
+from agentbench_fc.tasks.os.episode import OsEpisode, Rules
 from agentbench_fc.tasks.os.grading import Grader, References
 
 Rows = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -32,6 +32,7 @@ class OsTask:
         splits: The names of the splits.
         make_pool: Makes the pool of sandboxes; called when the first session starts.
         level: Keep only samples of this level.
+        command_timeout_s: Of one script in the agent's shell.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class OsTask:
         rows: Rows,
         splits: Sequence[str],
         make_pool: Callable[[], Pool],
+        *,
         level: str | None = None,
+        command_timeout_s: float = 30.0,
     ) -> None:
         self.spec = spec
         self._rows = rows
@@ -49,7 +52,8 @@ class OsTask:
         self._loaded: dict[str, list[Sample]] = {}
         self._lock = threading.Lock()
         self._boxes = Boxes(make_pool)
-        self._grader = Grader(self._boxes, References(), agentbench=spec.profile == "agentbench")
+        grader = Grader(self._boxes, References(), agentbench=spec.profile == "agentbench")
+        self._rules = Rules(spec, grader, command_timeout_s)
 
     def samples(self, split: str) -> Sequence[Sample]:
         """All samples of a split."""
@@ -70,7 +74,7 @@ class OsTask:
 
     def open(self, sample: Sample, seed: int) -> OsEpisode:
         """A fresh sandbox, set up; nothing in it depends on the seed."""
-        return OsEpisode.begin(self.spec, sample, self._grader)
+        return OsEpisode.begin(self._rules, sample)
 
     def expert(self, sample: Sample) -> Expert | None:
         """Runs the sample's solution and hands in what it shows."""

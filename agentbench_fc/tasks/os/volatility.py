@@ -2,8 +2,8 @@
 
 A reference answer is computed away from the agent, in a sandbox that only the sample's own scripts have touched. That
 is right only where two sandboxes agree. Where they need not (processes, the state of the host, a clock that is read,
-random data) the reference is computed in the agent's own sandbox. An answer that depends on today's date alone is
-still computed away from the agent, but it is not remembered.
+random data) the reference is computed in the agent's own sandbox. An answer that depends on the date alone (ages of
+files, `today`) is still computed away from the agent, but it is not remembered.
 
 >>> volatility({"init": [], "start": "", "checks": [], "reference": {"language": "bash", "code": "ps -A | wc -l"}})
 ['processes']
@@ -18,16 +18,18 @@ from typing import Any
 IN_PLACE = frozenset({"processes", "host", "clock", "random"})
 """The reference is computed in the agent's own sandbox."""
 
-_WORD = r"(?<![\w./~-])(?:{})(?![\w./-])"
+_WORD = r"(?<![\w./~\\-])(?:{})(?![\w./-])"
 _IN_REFERENCE = {
     "processes": re.compile(
         _WORD.format("ps|pgrep|top|pidof|pstree|lsof|jobs|ss|netstat|pmap|fuser") + r"|/proc/\S*\d|\$!"
     ),
     "host": re.compile(
-        _WORD.format("free|vmstat|uptime|df|nproc|uname|lscpu|iostat|mpstat|hostname|who|w|last|ifconfig|ip|lsblk|env")
-        + r"|/proc/(?!self|\d)\w|/sys/|stat\b.*%i|ls\s+-\w*i\w*\s|find /\s"
+        _WORD.format("free|vmstat|uptime|df|iostat|mpstat|who|w|last|ifconfig|lsblk|env")
+        + r"|/proc/(?!self\b|sys/|\d)\w|stat\b.*%i|\bls -\w*i\w*\s|\bfind /\s[^|]*\|.*\bwc\b"
     ),
-    "clock": re.compile(r"(?<![\w./~-])date(?=\s|\))(?!\s+(?:-d|--date))|-[mac]min\b|%T@|-newermt\s+.?-|\bls -\w*t"),
+    "clock": re.compile(
+        _WORD.format("date") + r"(?:\s*(?:[)|;\n]|$)|(?!\s*(?:-d|--date))[^|;)\n]*%[sHMTRNS])|\bls\s+-\w*t"
+    ),
 }
 _ANYWHERE = {"random": re.compile(r"\bRANDOM\b|/dev/u?random|\bshuf\b|\bmktemp\b|\buuidgen\b|import random")}
 _DATED = re.compile(r"-[mac]time\b|\btouch\s+-(?:\w*d|-date|\w*t)\b|-newer|(?<![\w./~-])date(?=\s|\))|\bago\b")
