@@ -113,7 +113,7 @@ def descendants(pid: int) -> "set[int]":
     """The processes below a process."""
     parents = {each: facts[1] for each in all_processes() for facts in [facts_of(each)] if facts}
     level = {pid}
-    found: "set[int]" = set()
+    found: set[int] = set()
     while level:
         level = {each for each, parent in parents.items() if parent in level} - found
         found |= level
