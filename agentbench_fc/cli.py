@@ -98,6 +98,10 @@ def eval_(
     model: Annotated[str | None, typer.Option(help="Name of the model, as the endpoint knows it.")] = None,
     base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible address, e.g. http://host:8000/v1.")] = None,
     api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Variable that holds the API key.")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=MODEL@URL", help="Two or more models: pass@k of each, of mixed episodes and steps."),
+    ] = None,
     player: Annotated[str | None, typer.Option(help="Instead of a model: expert, noop, constant or random.")] = None,
     parser: Annotated[str | None, typer.Option(help="Reads calls from text: hermes, glm4, llama3 …")] = None,
     repeats: Annotated[int, typer.Option(help="Episodes per sample.")] = 4,
@@ -128,12 +132,15 @@ def eval_(
     import asyncio
 
     from agentbench_fc.evaluate import EvalConfig, evaluate
+    from agentbench_fc.evaluation.pool import evaluate_pool, read_policy
 
+    policies = tuple(read_policy(text) for text in policy or ())
     config = EvalConfig(
         tasks=tuple(task),
         split=split,
         model=model,
         base_url=base_url,
+        policies=policies,
         player=player,
         parser=parser,
         repeats=repeats,
@@ -153,10 +160,13 @@ def eval_(
         retry_errors=retry_errors,
         transcripts=transcripts,
         url=url,
-        out=out or Path("runs/eval") / _slug(f"{player or model}-{'+'.join(task)}-{split}"),
+        out=out
+        or Path("runs/eval")
+        / _slug(f"{player or model or '+'.join(each.name for each in policies)}-{'+'.join(task)}-{split}"),
     )
     try:
-        report = asyncio.run(evaluate(config, api_key=_api_key(api_key_env), on_result=_Progress()))
+        play: Any = evaluate_pool if policies else evaluate
+        report = asyncio.run(play(config, api_key=_api_key(api_key_env), on_result=_Progress()))
     except KeyboardInterrupt:
         _die(f"stopped [{config.out}]. The same command goes on.", 130)
     print(json.dumps(report.to_dict(), ensure_ascii=False) if as_json else report.to_markdown())

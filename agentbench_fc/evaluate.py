@@ -14,6 +14,7 @@ import asyncio
 import fnmatch
 import hashlib
 import json
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -33,7 +34,7 @@ from agentbench_fc.errors import (
     TaskError,
     did_you_mean,
 )
-from agentbench_fc.evaluation.agents import Agent, ModelAgent, PlayerAgent
+from agentbench_fc.evaluation.agents import Agent, Mix, ModelAgent, PlayerAgent, Policy, PoolAgent
 from agentbench_fc.evaluation.endpoint import ContextLimit, Endpoint, ModelError, Sampling, Unreachable
 from agentbench_fc.evaluation.report import Report
 from agentbench_fc.evaluation.results import MODEL_ERROR, EpisodeResult, Key, ResultsFile
@@ -52,8 +53,17 @@ _NOT_METRICS = {"turns", "raw_reward", "fault", "reason", *Counters.__dataclass_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One model of a pool, by a name of its own."""
+
+    name: str
+    model: str
+    base_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalConfig:
-    """One evaluation. What plays is either `model` with `base_url`, or `player`."""
+    """One evaluation. What plays is `model` with `base_url`, or a pool of `policies`, or `player`."""
 
     tasks: tuple[str, ...]
     out: Path
@@ -61,6 +71,10 @@ class EvalConfig:
     split: str = "dev"
     model: str | None = None
     base_url: str | None = None
+    policies: tuple[Served, ...] = ()
+    """Several models that play between them; evaluation/pool.py compares that with each alone."""
+    mix: Mix = "step"
+    """What one draw from `policies` decides: a turn, or a whole trajectory."""
     player: str | None = None
     parser: str | None = None
     """For endpoints that leave tool calls in the text: hermes, glm4, llama3 …"""
@@ -106,8 +120,14 @@ class EvalConfig:
             raise CallerError(f"retries is {self.retries} [eval]. Use 0 or more.")
         if not self.tasks or len(set(self.tasks)) < len(self.tasks):
             raise CallerError(f"the tasks are {list(self.tasks)} [eval]. Name at least one, each once.")
-        if (self.player is None) == (self.model is None):
-            raise CallerError("either a model or a player plays [eval]. Give --model with --base-url, or --player.")
+        if (self.player is not None) + (self.model is not None) + bool(self.policies) != 1:
+            raise CallerError(
+                "either a model or a player plays [eval]. Give --model with --base-url, --policy at least "
+                "twice, or --player."
+            )
+        names = [policy.name for policy in self.policies]
+        if len(set(names)) < len(names) or len(names) == 1:
+            raise CallerError(f"the policies are {names} [eval]. Name two or more, each differently.")
         if self.model is not None and self.base_url is None:
             raise CallerError("a model needs an address [eval]. Give --base-url http://host:port/v1.")
         if self.player is not None and self.player not in PLAYERS:
@@ -125,7 +145,11 @@ class EvalConfig:
         apart = {"out", "base_url", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s"}
         apart |= {"retry_errors", "transcripts", "url"}
         model_only = {"parser", "temperature", "max_tokens", "body"} if self.player else set()
-        return {name: value for name, value in asdict(self).items() if name not in apart | model_only}
+        apart |= model_only | ({"mix", "policies"} if not self.policies else set())
+        told = {name: value for name, value in asdict(self).items() if name not in apart}
+        if self.policies:
+            told["policies"] = {policy.name: policy.model for policy in self.policies}
+        return told
 
 
 async def evaluate(
@@ -170,17 +194,8 @@ async def evaluate(
             client = await stack.enter_async_context(connect(config.url))
         elif client is None:
             client = await stack.enter_async_context(_local(config, given))
-        if config.model is not None and config.base_url is not None:
-            endpoint = Endpoint(
-                config.base_url,
-                config.model,
-                api_key=api_key,
-                timeout_s=config.timeout_s,
-                deadline_s=config.deadline_s,
-                retries=config.retries,
-                backoff_s=config.backoff_s,
-            )
-            make_agent = _model_agents(await stack.enter_async_context(endpoint), config)
+        if config.player is None:
+            make_agent = _model_agents(await _policies(config, api_key, stack), config)
         else:
             make_agent = await asyncio.to_thread(_player_agents, loaded, config)
         run = _Run(config, client, make_agent, {name for name in config.tasks if name not in given})
@@ -206,10 +221,35 @@ def _local(config: EvalConfig, tasks: Mapping[str, Task]) -> LocalClient:
     )
 
 
-def _model_agents(endpoint: Endpoint, config: EvalConfig) -> MakeAgent:
+async def _policies(config: EvalConfig, api_key: str | None, stack: AsyncExitStack) -> list[Policy]:
+    """The model, or the models of the pool, each with an endpoint that the stack closes."""
+    single = Served(name="", model=config.model or "", base_url=config.base_url or "")
+    out: list[Policy] = []
+    for served in config.policies or (single,):
+        endpoint = Endpoint(
+            served.base_url,
+            served.model,
+            api_key=api_key,
+            timeout_s=config.timeout_s,
+            deadline_s=config.deadline_s,
+            retries=config.retries,
+            backoff_s=config.backoff_s,
+        )
+        out.append(Policy(served.name, await stack.enter_async_context(endpoint)))
+    return out
+
+
+def _model_agents(policies: list[Policy], config: EvalConfig) -> MakeAgent:
     sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens, body=config.body)
     parser = get_parser(config.parser) if config.parser else None
-    return lambda task, sample, repeat: ModelAgent(endpoint, sampling, parser)
+
+    def make(task: str, sample: Sample, repeat: int) -> Agent:
+        if not config.policies:
+            return ModelAgent(policies[0].endpoint, sampling, parser)
+        rng = random.Random(derived_seed(config.seed, sample.id, repeat, "policy"))
+        return PoolAgent(policies, config.mix, rng, sampling, parser)
+
+    return make
 
 
 def _player_agents(tasks: Mapping[str, Task], config: EvalConfig) -> MakeAgent:
@@ -388,6 +428,7 @@ def _result(
         fault="model" if model_error else metrics.get("fault"),
         error=model_error[1] if model_error else (metrics.get("reason") if "fault" in metrics else None),
         kind=model_error[0] if model_error else None,
+        policies=tuple(agent.policies) if isinstance(agent, PoolAgent) else (),
     )
 
 
@@ -399,7 +440,7 @@ def _report(
     }
     rows = [result for key, result in results.done.items() if key in wanted]
     return Report(
-        options={**identity, "base_url": config.base_url},
+        options={**identity, "base_url": config.base_url or {p.name: p.base_url for p in config.policies} or None},
         planned=len(wanted),
         scores=tuple(summarize(task, rows) for task in config.tasks),
         seconds=s,

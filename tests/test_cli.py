@@ -95,6 +95,7 @@ def test_a_player_is_evaluated_and_the_same_command_has_nothing_left_to_do(run: 
         (["traces", TOYS, "--option", "max_turns=3"], "takes no profile, prompt style or options"),
         (["replay", "/nowhere.jsonl"], "cannot be read"),
         (["eval", "--task", TOYS], "either a model or a player"),
+        (["eval", "--task", TOYS, "--policy", "fresh=m"], "Write NAME=MODEL@http://host:port/v1"),
         (
             ["eval", "--task", TOYS, "--model", "m", "--base-url", "http://x", "--api-key-env", "NO_KEY"],
             "NO_KEY is not",

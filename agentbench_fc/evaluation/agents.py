@@ -1,17 +1,30 @@
 """What plays an episode in an evaluation: a model behind an endpoint, or a player. One agent per episode.
 
 Not here: HTTP and its retries (endpoint.py), what the players do (players.py), sessions (client.py).
+Source: cross-policy sampling at inference, AgentRL, arXiv 2510.04206, figure 8a.
 """
 
 import json
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agentbench_fc.episode import Turn
 from agentbench_fc.evaluation.endpoint import Endpoint, Sampling
 from agentbench_fc.messages import AgentTurn, Message, ToolCall, assistant, read_agent_messages
 from agentbench_fc.parsers import Parser
 from agentbench_fc.players import Player
+
+Mix = Literal["trajectory", "step"]
+"""What one draw from a pool of policies decides."""
+
+
+class Policy(NamedTuple):
+    """One of several models."""
+
+    name: str
+    endpoint: Endpoint
 
 
 @dataclass(slots=True)
@@ -55,7 +68,7 @@ class ModelAgent:
     async def act(self, turn: Turn) -> list[Message]:
         """Sends the conversation so far; raises what `Endpoint.complete` raises."""
         self._history += turn.messages
-        answer = await self._endpoint.complete(self._history, turn.tools, self._sampling)
+        answer = await self._next_endpoint().complete(self._history, turn.tools, self._sampling)
         self.usage.seconds.append(answer.seconds)
         self.usage.prompt_tokens = _plus(self.usage.prompt_tokens, answer.prompt_tokens)
         self.usage.completion_tokens = _plus(self.usage.completion_tokens, answer.completion_tokens)
@@ -68,6 +81,36 @@ class ModelAgent:
             return self._parser(said.text).to_messages()
         self._history.append(remembered(said))
         return said.to_messages()
+
+    def _next_endpoint(self) -> Endpoint:
+        """Who answers this turn."""
+        return self._endpoint
+
+
+class PoolAgent(ModelAgent):
+    """Several models that play one episode between them: drawn uniformly for each turn, or once for all turns.
+
+    They share the conversation, so that a turn answers what another policy did; all must read the same tool format.
+    """
+
+    def __init__(
+        self,
+        pool: Sequence[Policy],
+        mix: Mix,
+        rng: random.Random,
+        sampling: Sampling,
+        parser: Parser | None = None,
+    ) -> None:
+        first = rng.choice(pool)
+        super().__init__(first.endpoint, sampling, parser)
+        self.policies: list[str] = []
+        """Who answered each turn."""
+        self._pool, self._rng = ([first] if mix == "trajectory" else pool), rng
+
+    def _next_endpoint(self) -> Endpoint:
+        drawn = self._rng.choice(self._pool)
+        self.policies.append(drawn.name)
+        return drawn.endpoint
 
 
 class PlayerAgent:

@@ -78,6 +78,8 @@ class Report:
     def _head(self) -> list[str]:
         options = self.options
         who = f"player {options['player']}" if options.get("player") else f"{options['model']}"
+        if pool := options.get("policies"):
+            who = f"{' and '.join(pool)}, drawn per {options['mix']},"
         facts = [f"split {options['split']}", f"{options['repeats']} repeats", f"seed {options['seed']}"]
         if not options.get("player"):
             facts += [f"temperature {options['temperature']}", f"max_tokens {options['max_tokens']}"]
@@ -103,7 +105,7 @@ class Report:
                 str(each.samples),
                 str(each.episodes),
                 str(each.scored),
-                *(_percent(s) for s in (each.success, each.success_all)),
+                *(percent(s) for s in (each.success, each.success_all)),
                 *(_share(s) for s in (each.reward, each.reward_all)),
                 *(f"{100 * each.pass_at[k]:.1f}" if k in each.pass_at else "–" for k in ks),
             ]
@@ -111,16 +113,16 @@ class Report:
         ]
         if len(self.scores) > 1:
             means = macro_average(self.scores)
-            cells = [_percent(Spread(means[name], None)) for name in ("success", "success_all")]
+            cells = [percent(Spread(means[name], None)) for name in ("success", "success_all")]
             cells += [_share(Spread(means[name], None)) for name in ("reward", "reward_all")]
             rows.append(["mean of tasks", "", "", "", *cells, *("" for _ in ks)])
         note = "Success and pass@k in %; mean ± standard deviation of the repeats' means."
-        return ["## Scores", "", *_table(head, rows), "", note]
+        return ["## Scores", "", *table(head, rows), "", note]
 
     def _ends(self) -> list[str]:
         names = sorted({status for each in self.scores for status in each.statuses})
         rows = [[each.task, *(str(each.statuses.get(name, 0)) for name in names)] for each in self.scores]
-        return ["## How episodes ended", "", *_table(["task", *names], rows)]
+        return ["## How episodes ended", "", *table(["task", *names], rows)]
 
     def _costs(self) -> list[str]:
         head = ["task", "turns", "invalid calls", "turns without a call", "cut answers", "retries", "prompt tokens"]
@@ -140,11 +142,11 @@ class Report:
             ]
             for each in self.scores
         ]
-        lines = ["## Behaviour and cost", "", *_table(head, rows), "", "Seconds: 50th / 95th / 99th percentile."]
+        lines = ["## Behaviour and cost", "", *table(head, rows), "", "Seconds: 50th / 95th / 99th percentile."]
         found = [(each.task, name, value) for each in self.scores for name, value in each.metrics.items()]
         if found:
             lines += ["", "## Metrics of the tasks", ""]
-            lines += _table(["task", "metric", "mean"], [[task, name, f"{value:.4g}"] for task, name, value in found])
+            lines += table(["task", "metric", "mean"], [[task, name, f"{value:.4g}"] for task, name, value in found])
         return lines
 
     def _errors(self) -> list[str]:
@@ -153,19 +155,20 @@ class Report:
             for each in self.scores
             for reason, count in each.errors.items()
         ]
-        return (
-            ["", "## Missing scores", "", *_table(["task", "reason", "episodes", "an example"], rows)] if rows else []
-        )
+        return ["", "## Missing scores", "", *table(["task", "reason", "episodes", "an example"], rows)] if rows else []
 
 
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """A Markdown table."""
+
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
 
     return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]
 
 
-def _percent(spread: Spread) -> str:
+def percent(spread: Spread) -> str:
+    """A share in percent, with its deviation."""
     if spread.mean is None:
         return "–"
     return f"{100 * spread.mean:.1f}" + ("" if spread.std is None else f" ± {100 * spread.std:.1f}")

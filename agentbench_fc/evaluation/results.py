@@ -66,6 +66,8 @@ class EpisodeResult:
     error: str | None = None
     kind: str | None = None
     """Kind of a model error: timeout, cut, garbage, http 500 …"""
+    policies: tuple[str, ...] = ()
+    """Who answered each turn, where a pool of models plays."""
 
     @property
     def key(self) -> Key:
@@ -170,7 +172,7 @@ def read_results(path: Path) -> list[EpisodeResult]:
 
 def _result(row: dict[str, Any]) -> EpisodeResult:
     fields = {name: value for name, value in row.items() if name != "type"}
-    fields |= {name: tuple(fields[name]) for name in ("model_s", "env_s")}
+    fields |= {name: tuple(fields.get(name, ())) for name in ("model_s", "env_s", "policies")}
     return EpisodeResult(**fields)
 
 
