@@ -5,9 +5,9 @@
 
 Upstream is TextWorld's `PddlEnv` under ALFWorld's names, unmodified; both engines run in this process, game by game in
 turns, and must give the same observations. Times are CPU seconds of this process, so that other work on the machine
-does not count; a ratio is the median over the games, with its quartiles. Bounds: a start of a game that this process has
-loaded is 30 times cheaper, one of a game that only the disk cache knows 5 times, a step 8 times. The first start ever,
-which translates the game, stands beside them without a bound.
+does not count; a ratio is the median over the games, with its quartiles. Bounds: a start of a game that this process
+has loaded is 30 times cheaper, one of a game that only the disk cache knows 5 times, a step 8 times. The first start
+ever, which translates the game, stands beside them without a bound.
 
 Memory is that of a process of the task's own pool: 300 episodes may add 5 MB and leave no deleted file mapped or open,
 and 64 sessions, of as many games as there are, may take 400 MB.
