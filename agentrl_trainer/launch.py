@@ -217,7 +217,7 @@ def _train(
     )
     try:
         trainer.fit(start)
-    except (Interrupted, AgentBenchError):
+    except (Interrupted, AgentBenchError) as error:
         # between two steps, or before the optimizer's: weights, step and cursor agree
         closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
         closing.start()
@@ -228,6 +228,7 @@ def _train(
             seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=config.checkpoints.keep)
         report.finish()
         display.note(f"stopped after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
+        trainer.ranks.dismiss(error)
         raise
     trainer.save_model(str(output / FINAL))
     text = report.finish()

@@ -7,7 +7,9 @@ rows, in every process; a row of nothing fills a gap. So no process ever waits f
 Not here: which rows are whose (collate.py); averaging gradients (accelerate, torch).
 """
 
+import datetime
 import json
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +22,9 @@ from agentrl_trainer.engines.wire import error_from_dict, error_to_dict
 from agentrl_trainer.offpolicy import PerRow
 from agentrl_trainer.queue import StepBatch
 from agentrl_trainer.rollout.codec import decode_group, encode_group
+
+logger = logging.getLogger(__name__)
+DISMISS = datetime.timedelta(seconds=20)
 
 
 class Accelerator(Protocol):
@@ -46,8 +51,7 @@ class Ranks:
         """The batch that the first process takes, in every process.
 
         Raises:
-            AgentBenchError: what taking it failed with; the others fail with the same.
-            InfrastructureError: the first process was interrupted, or met a bug.
+            AgentBenchError: what taking it failed with; or, in the others, what the first process has ended with.
         """
         if self.count == 1:
             return take()
@@ -56,12 +60,7 @@ class Ranks:
             if head.get("error"):
                 raise error_from_dict(head["error"])
             return _batch_of(head, body)
-        try:
-            batch = take()
-        except BaseException as error:  # whatever it is, the others must not wait for ever
-            fault = error if isinstance(error, AgentBenchError) else InfrastructureError(f"rank 0 stopped: {error!r}")
-            self._broadcast(_packed({"error": error_to_dict(fault)}, b""))
-            raise
+        batch = take()
         self._broadcast(_packed(*_parts_of(batch)))
         return batch
 
@@ -73,21 +72,42 @@ class Ranks:
         torch.distributed.all_reduce(flat)
         return [part.copy() for part in np.split(flat.cpu().numpy(), np.cumsum([len(v) for v in values])[:-1])]
 
+    def dismiss(self, error: BaseException) -> None:
+        """Ends the other processes, which wait for the next batch; called by the first one, last of all.
+
+        Where one of them is somewhere else or dead, this gives up after a while: the launcher ends it then.
+        """
+        if self.count == 1 or self.rank:
+            return
+        fault = error if isinstance(error, AgentBenchError) else InfrastructureError(f"rank 0 stopped: {error!r}")
+        try:
+            self._broadcast(_packed({"error": error_to_dict(fault)}, b""), limit=DISMISS)
+        except RuntimeError as failure:
+            logger.warning("the other processes could not be told of the end: %r", failure)
+
     def wait(self) -> None:
         """Returns when all processes have come here."""
         if self.count > 1:
             self._accelerator.wait_for_everyone()
 
-    def _broadcast(self, content: bytes | None) -> bytes:
+    def _broadcast(self, content: bytes | None, limit: datetime.timedelta | None = None) -> bytes:
         device = self._accelerator.device
         size = torch.tensor([len(content or b"")], dtype=torch.int64, device=device)
-        torch.distributed.broadcast(size, src=0)
+        _done(torch.distributed.broadcast(size, src=0, async_op=True), limit)
         data = torch.empty(int(size), dtype=torch.uint8)
         if content is not None:
             data = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         carried: Tensor = data.to(device)
-        torch.distributed.broadcast(carried, src=0)
+        _done(torch.distributed.broadcast(carried, src=0, async_op=True), limit)
         return carried.cpu().numpy().tobytes()
+
+
+def _done(work: Any, limit: datetime.timedelta | None) -> None:
+    """Waits for a collective; without a limit of its own, as long as the process group allows (`ddp_timeout`)."""
+    if limit is None:
+        work.wait()
+    else:
+        work.wait(limit)
 
 
 def _parts_of(batch: StepBatch) -> tuple[dict[str, Any], bytes]:

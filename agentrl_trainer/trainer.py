@@ -9,6 +9,7 @@ Source: TRL 1.16 `GRPOTrainer`; loss DAPO, arXiv 2503.14476; asynchronous loop A
 """
 
 import contextlib
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,6 +91,12 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
         ("activation" if "activation_checkpointing" in known else "gradient")
         + "_checkpointing": config.model.gradient_checkpointing,
     }
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # the others wait while the first process waits for a batch or evaluates; alone, a backend would be an error
+        further["ddp_timeout"] = int(1800 + config.batch.wait_s + 2 * len(config.tasks) * config.evaluation.timeout_s)
+        further["ddp_find_unused_parameters"] = False
+        if device == "cpu":
+            further["ddp_backend"] = "gloo"
     try:
         return GRPOConfig(
             output_dir=str(output),
@@ -415,6 +422,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def floating_point_ops(self, inputs: Any) -> int:
         """Not estimated: Hugging Face's estimate needs a padded batch."""
         return 0
+
+    def store_flos(self) -> None:
+        """None are counted; Hugging Face's sum over processes would keep one that ends alone from saving."""
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """None: a run's folder holds its own configuration and summary."""
