@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "checkpoint-"
 MANIFEST = "manifest.json"
 CURSOR = "cursor.json"
+TEMPORARY = ".tmp"
 CHUNK = 1 << 20
 
 
@@ -49,6 +50,8 @@ class Cursor:
 
 def seal(folder: Path, facts: dict[str, Any]) -> None:
     """Completes a checkpoint: hashes every file into the manifest, together with `facts`."""
+    for left in folder.glob(f".*{TEMPORARY}"):  # of a run that died here
+        left.unlink()
     hashes = {str(p.relative_to(folder)): _hash(p) for p in _files(folder)}
     _write(folder / MANIFEST, {"files": hashes, **facts})
 
@@ -132,7 +135,7 @@ def _hash(path: Path) -> str:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(content, file)
         file.flush()

@@ -22,6 +22,8 @@ from agentrl_trainer.types import Group, Trajectory
 logger = logging.getLogger(__name__)
 READ_S = 0.5
 """How long one read of the source may block; it bounds the time that closing takes."""
+LOOK_S = 1.0
+"""How often whoever waits for a batch looks whether the reader still lives; groups wake him at once."""
 
 
 class GroupSource(Protocol):
@@ -198,8 +200,10 @@ class TrajectoryQueue:
                     raise self._diagnosis() from self._failure
                 if self._closed:
                     raise InfrastructureError("the queue was closed [trajectory queue]. Start a new run.")
+                if not self._reader.is_alive():
+                    raise InfrastructureError("the reader ended without a word [group reader]. See the log above.")
                 now = time.monotonic()
-                self._changed.wait(max(0.0, min(report_at, started + deadline_s) - now))
+                self._changed.wait(max(0.0, min(report_at, started + deadline_s, now + LOOK_S) - now))
                 usable, empty = self._buffer.usable, not self._buffer
             now = time.monotonic()
             if now >= started + deadline_s and empty:
