@@ -70,7 +70,14 @@ def explore(goal: Mapping[str, str], task_type: str, places: Sequence[Place]) ->
         task_type: One of the six.
         places: From `places_of`.
     """
-    return _speak(_Explorer(goal["object"].lower(), goal["receptacle"].lower(), task_type, places).play())
+    search = _Explorer(goal["object"].lower(), goal["receptacle"].lower(), task_type, places)
+
+    def moves() -> Moves:
+        yield from search.play()
+        while True:  # it has looked everywhere
+            yield "look"
+
+    return _speak(moves())
 
 
 def _speak(moves: Moves) -> Expert:
@@ -122,6 +129,9 @@ def _next_action(step: str, here: str, seen: Seen) -> str | None:
     for words in (" from ", " to ", " with ", " in/on "):
         if words in what:
             here = what.rpartition(words)[2]
+    held = [action for action in seen.actions if action.startswith(("move ", "put "))]
+    if verb == "take" and held and not seen.can(f"go to {here}"):
+        return held[0]  # something else is in the hand
     if verb in ("take", "move", "put", "close") and seen.can(f"open {here}"):
         return f"open {here}"
     return f"go to {here}" if seen.can(f"go to {here}") else None

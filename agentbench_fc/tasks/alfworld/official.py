@@ -172,7 +172,7 @@ def sample_data(game: Found) -> dict[str, Any]:
         "game": game.game,
         "task_type": game.task_type,
         "level": None,
-        "goal": {"object": parts[1], "receptacle": parts[-2]} if len(parts) == 5 else {},
+        "goal": {"object": parts[1], "receptacle": parts[-2]} if len(parts) == 5 else None,
         "walkthrough": list(game.walkthrough),
     }
 
