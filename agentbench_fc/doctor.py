@@ -196,7 +196,7 @@ def _os() -> list[Finding]:
 
 def _alfworld() -> list[Finding]:
     area = "tasks"
-    lacks = [name for name in ("alfworld", "textworld") if not _version(name)]
+    lacks = [name for name in ("alfworld", "textworld", "fast-downward-textworld") if not _version(name)]
     if lacks:
         return [
             Finding(

@@ -55,7 +55,7 @@ def make(
         subgoal_reward: How much of the reward the steps towards the goal are worth together, below 1; 0: only
             the goal counts.
         trust_games: Play games whose grammar is not of a known release.
-        processes: Processes to play in; None: one per core.
+        processes: Processes to play in, shared by tasks with equal settings; None: one per core.
         sessions_per_process: A process is replaced after so many sessions.
         max_rss_mb: And when it takes more memory.
 
@@ -66,7 +66,7 @@ def make(
     from agentbench_fc.tasks.alfworld.games import open_games
     from agentbench_fc.tasks.alfworld.native import check_installed
     from agentbench_fc.tasks.alfworld.rules import LIST_MODES, ListMode
-    from agentbench_fc.tasks.alfworld.workers import MAX_RSS_BYTES, SESSIONS, Workers
+    from agentbench_fc.tasks.alfworld.workers import MAX_RSS_BYTES, SESSIONS, shared_workers
 
     if actions not in LIST_MODES:
         raise CallerError(f"no list of actions {actions!r:.80} [task alfworld]. {did_you_mean(actions, LIST_MODES)}")
@@ -101,10 +101,10 @@ def make(
     )
     rules = Rules(
         games=games,
-        workers=Workers(
+        workers=shared_workers.take(
             processes,
-            sessions=sessions_per_process or SESSIONS,
-            max_rss_bytes=MAX_RSS_BYTES if max_rss_mb is None else int(max_rss_mb * 2**20),
+            sessions_per_process or SESSIONS,
+            MAX_RSS_BYTES if max_rss_mb is None else int(max_rss_mb * 2**20),
         ),
         prompts=spec.prompts,
         max_turns=spec.max_turns,

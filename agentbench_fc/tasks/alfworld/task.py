@@ -3,6 +3,7 @@
 Not here: where games come from (games.py); what an episode does (episode.py).
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from agentbench_fc.episode import Expert, Sample
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.alfworld.episode import AlfworldEpisode, Rules
 from agentbench_fc.tasks.alfworld.expert import explore, follow, places_of
+from agentbench_fc.tasks.alfworld.workers import shared_workers
 
 
 class AlfworldTask:
@@ -17,7 +19,7 @@ class AlfworldTask:
 
     Args:
         spec: Tools, limits and texts.
-        rules: What all episodes share.
+        rules: What all episodes share; its workers are given back at the end.
         explores: The expert looks for things, instead of knowing where they are.
     """
 
@@ -26,6 +28,8 @@ class AlfworldTask:
         self.backend = rules.games.source
         self._rules = rules
         self._explores = explores
+        self._closing = threading.Lock()
+        self._open = True
 
     def samples(self, split: str) -> Sequence[Sample]:
         """The games of a split."""
@@ -47,5 +51,8 @@ class AlfworldTask:
         return explore(goal, sample.data["task_type"], places)
 
     def close(self) -> None:
-        """Ends the processes."""
-        self._rules.workers.close()
+        """Gives the processes back; safe to repeat."""
+        with self._closing:
+            open_before, self._open = self._open, False
+        if open_before:
+            shared_workers.give_back(self._rules.workers)

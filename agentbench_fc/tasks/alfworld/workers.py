@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from agentbench_fc.errors import NotFound, Unavailable
 from agentbench_fc.procs import Child, ChildPool
@@ -167,6 +167,7 @@ class Workers:
         max_rss_bytes: int = MAX_RSS_BYTES,
         loaded: int = LOADED,
     ) -> None:
+        self.closed = False
         self._lock = threading.Lock()
         self._ended: WeakKeyDictionary[Child, list[int]] = WeakKeyDictionary()
         self.pool = ChildPool(
@@ -222,7 +223,43 @@ class Workers:
 
     def close(self) -> None:
         """Ends all processes; safe to repeat."""
+        self.closed = True
         self.pool.close()
+
+
+class SharedWorkers:
+    """Workers by their settings, for the tasks of one process: many environments of one kind need no more processes.
+
+    Those of a task that was forgotten rather than closed go with it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: WeakValueDictionary[tuple[int, int, int], Workers] = WeakValueDictionary()
+        self._users: WeakKeyDictionary[Workers, int] = WeakKeyDictionary()
+
+    def take(self, size: int | None, sessions: int, max_rss_bytes: int) -> Workers:
+        """Workers with these settings; give them back."""
+        key = (cores() if size is None else size, sessions, max_rss_bytes)
+        with self._lock:
+            workers = self._open.get(key)
+            if workers is None or workers.closed:
+                workers = self._open[key] = Workers(key[0], sessions=sessions, max_rss_bytes=max_rss_bytes)
+            self._users[workers] = self._users.get(workers, 0) + 1
+            return workers
+
+    def give_back(self, workers: Workers) -> None:
+        """Ends them when nobody else has them."""
+        with self._lock:
+            self._users[workers] -= 1
+            last = not self._users[workers]
+            if last:
+                workers.closed = True  # from here on others get new ones
+        if last:
+            workers.close()
+
+
+shared_workers = SharedWorkers()  # processes belong to the whole process, as its helper threads do
 
 
 def cores() -> int:

@@ -210,8 +210,8 @@ def test_a_fork_goes_its_own_way_at_any_turn(task: AlfworldTask) -> None:
 
 def test_the_same_actions_give_the_same_episode_in_another_process() -> None:
     transcripts = []
-    for _ in range(2):
-        task = made()
+    for number in range(2):
+        task = made(sessions_per_process=100 + number)  # other settings, other process
         session = started(task, 3)
         play(session)
         transcripts.append(told(session))
@@ -228,6 +228,23 @@ def test_a_dead_process_ends_its_session_as_the_environment_s_fault(task: Alfwor
     assert (turn.status, turn.metrics["fault"]) == (Status.TASK_ERROR, "environment")
     assert not settle(turn.status, turn.reward).trained
     assert play(started(task)).success
+
+
+def test_tasks_share_their_processes_until_the_last_is_closed() -> None:
+    tasks = [made(sessions_per_process=77) for _ in range(3)]
+    sessions = [started(task) for task in tasks]
+    children = list(tasks[0]._rules.workers.pool._users)
+    assert len(children) == 1
+    for task in tasks[:2]:
+        task.close()
+        task.close()
+    assert play(sessions[2]).success
+    assert children[0].alive
+    tasks[2].close()
+    assert not children[0].alive
+    again = made(sessions_per_process=77)
+    assert play(started(again)).success
+    again.close()
 
 
 # lists
