@@ -33,6 +33,15 @@ class Upstream:
             seen.append(self._step(rng.choice(known) if rng.random() < 0.9 else rng.choice(ODD)))
         return seen
 
+    def names(self, *, ids: list[str]) -> dict[str, str]:
+        """What a player reads for ids."""
+        from types import SimpleNamespace
+
+        from alfworld.agents.utils.misc import Demangler
+
+        demangler = Demangler(game_infos={name: SimpleNamespace(id=name) for name in ids})
+        return {name: demangler.demangle_alfred_name(name) for name in ids}
+
     def _step(self, command: str) -> list[Any]:
         state, score, done = self._env.step(command)
         assert score == done == state["won"]

@@ -1,6 +1,7 @@
 """Our engine and the unmodified upstream one give the same observations, one by one."""
 
 import importlib.util
+import random
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from conftest import missing
 from agentbench_fc.procs import Child
 from agentbench_fc.registry import tasks_root
 from agentbench_fc.tasks.alfworld.engine import Engine, Game
+from agentbench_fc.tasks.alfworld.naming import display_names
 
 STEPS = 30
 QUICK_REAL = range(15)
@@ -51,6 +53,23 @@ def check(path: Path, seed: int, upstream: Child, engine: Engine) -> None:
     assert not wins[0]
     assert wins[len(game.walkthrough)], "the walkthrough wins"
     assert len(trace) == 1 + len(game.walkthrough) + STEPS
+
+
+def test_names_are_upstream_s(upstream: Child) -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        kinds = rng.sample(["egg", "sink", "basin", "desk_lamp", "a_bar_b", "cd"], 3)
+        ends = [
+            "",
+            "_bar_01",
+            "_bar__minus_00_dot_75",
+            "_bar_2_bar_sinkbasin",
+            "_bar_10",
+            "_bar_9",
+            "_bar__plus_1_comma_2",
+        ]
+        ids = sorted({rng.choice(kinds) + rng.choice(ends) for _ in range(12)})
+        assert display_names(ids) == upstream.call("names", {"ids": ids}, timeout_s=60)
 
 
 def real_games(test_data: Path) -> list[Path]:

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.grammar import Grammar, Grammars, Symbol
 from agentbench_fc.tasks.alfworld.naming import display_names
@@ -63,6 +63,11 @@ class _Board:
     """A game that is ready to be played: what all its sessions share."""
 
     def __init__(self, game: Game, translation: Translation, grammar: Grammar) -> None:
+        if unknown := sorted(set(translation.parameters) - set(grammar.actions)):
+            raise TaskError(
+                f"the grammar has no words for {', '.join(unknown)} [{game.where}]. "
+                "Domain and grammar are of different releases; download or generate the game again."
+            )
         names = display_names({thing for _, *arguments in translation.facts for thing in arguments})
         objects = translation.objects
         entities = {thing: Entity(thing, names.get(thing, thing), kind) for thing, kind in objects.items()}
@@ -272,7 +277,7 @@ class Engine:
     def loaded(self, board: _Board) -> Library:
         """The library with a game, which takes the place of the game that was used least recently if it must."""
         if board.library is None:
-            task = self._translations.of(board.game).sas.encode("cp1252")
+            task = self._translations.of(board.game).sas.encode("ascii")
             board.load(self._free_library(), task)
             self.loads += 1
             self._boards[board.key] = board

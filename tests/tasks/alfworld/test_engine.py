@@ -15,6 +15,8 @@ from alfworld_toys import contents, need_engine
 
 from agentbench_fc.errors import CallerError, NotFound, TaskError
 from agentbench_fc.tasks.alfworld.engine import NOTHING, Engine, Game, Play, Seen
+from agentbench_fc.tasks.alfworld.native import Library, library_file, separable
+from agentbench_fc.tasks.alfworld.translation import translate
 
 ODD = ["", " ", "fly", "look around", "x" * 100_000, "\x00\x1b[2J\x07", "去冰箱 1", "go to fridge 1; look", "{r.name}"]
 
@@ -292,6 +294,35 @@ def test_long_names_do_not_reach_the_library(engine: Engine) -> None:
     long = problem.replace("loc_bar_1", f"loc_bar_{'1' * 1100}")
     with pytest.raises(TaskError, match="a name in the game takes"):
         engine.start(Game.read(changed(pddl_problem=long)))
+
+
+def test_ids_are_ascii(engine: Engine) -> None:
+    problem = contents(1)[0]["pddl_problem"].replace("loc_bar_1", "loc_bar_ä")
+    with pytest.raises(TaskError, match="Non-ASCII"):
+        engine.start(Game.read(changed(pddl_problem=problem)))
+
+
+def test_domain_and_grammar_have_to_fit(engine: Engine) -> None:
+    grammar = contents(1)[0]["grammar"].replace("action OpenObject", "action UncoverObject")
+    with pytest.raises(TaskError, match=r"no words for openobject \[here\]"):
+        engine.start(Game.read(changed(grammar=grammar), where="here", trust=True))
+
+
+def test_copies_of_the_library_are_small_and_share_nothing() -> None:
+    whole = library_file().read_bytes()
+    copy = separable(whole)
+    assert len(copy) < len(whole) / 10
+    assert separable(b"MZ, of another system") == b"MZ, of another system"
+    first, second = Library(copy), Library(copy)
+    task = translate(games(1)[0]).sas.encode()
+    start = first.load(task)
+    second.load(translate(games(2)[1]).sas.encode())
+    operators = first.applicable(start)
+    assert first.apply(start, operators[0]) >= 0
+    second.close()
+    second.close()
+    assert first.applicable(start) == operators
+    first.close()
 
 
 def test_a_wrong_grammar_is_the_data_s_fault(engine: Engine) -> None:
