@@ -412,7 +412,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
-        self.normalizer.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
+        if self.args.should_save:
+            self.normalizer.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
 
     def save_checkpoint(self) -> Path:
         """Writes `checkpoint-<step>` now, unsealed (see checkpoint.py)."""
