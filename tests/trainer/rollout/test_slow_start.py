@@ -12,10 +12,9 @@ from agentrl_trainer.rollout.process import RolloutProcess
 
 
 def test_heartbeats_are_only_missed_once_the_process_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MODULE", "slow_rollout")
     monkeypatch.setattr(process, "HEARTBEAT_S", 0.75)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    rollout = RolloutProcess(RunConfig(), logs=tmp_path)
+    rollout = RolloutProcess(RunConfig(), logs=tmp_path, module="slow_rollout")
     try:
         rollout.start()
         deadline = time.monotonic() + 5
