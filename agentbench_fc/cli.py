@@ -64,6 +64,10 @@ def _mount_parts(arguments: list[str]) -> None:
             app.add_typer(importlib.import_module(f"agentbench_fc.tasks.{name}.cli").app, name=name)
         else:
             app.add_typer(typer.Typer(help=f"Commands of the task {name}."), name=name)
+    if arguments[:1] == ["sandbox"]:
+        app.add_typer(importlib.import_module("agentbench_fc.tasks.os.sandbox.cli").app, name="sandbox")
+    else:
+        app.add_typer(typer.Typer(help="Sandboxes of the OS task: build images, probe, tidy up."), name="sandbox")
 
 
 def _die(text: str, code: int) -> NoReturn:

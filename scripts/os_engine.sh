@@ -37,8 +37,8 @@ start)
     echo "export DOCKER_HOST=unix://$home/docker.sock"
     exit 0
   fi
-  stop
   mkdir -p "$home"
+  rm -f "$home/pid" "$home/docker.sock"
   setsid dockerd --host "unix://$home/docker.sock" --data-root "$home/data" --exec-root "$home/exec" \
     --pidfile "$home/pid" --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --bridge=none \
     --storage-driver overlay2 >"$home/log" 2>&1 </dev/null &

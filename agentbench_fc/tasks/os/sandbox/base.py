@@ -263,6 +263,16 @@ class Probe:
     features: frozenset[Feature] = field(default_factory=frozenset)
 
 
+def reason(message: str) -> str:
+    """What happened, and where, of an error's message: without what to do.
+
+    >>> reason("no engine answers [here]. Start one.")
+    'no engine answers [here]'
+    """
+    what, end, _ = message.partition("]. ")
+    return what + end[:1]
+
+
 @runtime_checkable
 class SandboxBackend(Protocol):
     """One way to make sandboxes; safe to share between threads."""

@@ -32,6 +32,7 @@ from agentbench_fc.tasks.os.sandbox.base import (
     Sandbox,
     SandboxLost,
     SandboxUnavailable,
+    reason,
 )
 from agentbench_fc.tasks.os.sandbox.box import Box
 from agentbench_fc.tasks.os.sandbox.disk import DiskWatch
@@ -102,6 +103,9 @@ class AttachedStream:
         """Hangs up, which ends the agent."""
         with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
+        response = getattr(self._holder, "_response", self._holder)
+        with contextlib.suppress(ValueError):  # it flushes what is closed already
+            response.close()
         self._holder.close()
         self._link.close()
 
@@ -161,6 +165,10 @@ class DockerBacking:
                 logger.warning("a container is left for the next sweep: %s [%s]", error, self.name)
 
 
+class _ImageGone(InfrastructureError):
+    """The engine does not have an image that it had."""
+
+
 class DockerBackend:
     """Makes sandboxes by a container engine; safe to share between threads and to be found in a forked process."""
 
@@ -207,9 +215,7 @@ class DockerBackend:
         try:
             with self._lock:
                 if self._client is None:
-                    self._client = docker.APIClient(
-                        base_url=self.address, version="auto", timeout=API_TIMEOUT_S, max_pool_size=64
-                    )
+                    self._client = _connect(self.address)
                 client = self._client
             yield client
         except docker.errors.APIError as error:
@@ -235,24 +241,19 @@ class DockerBackend:
                 mend = INSTALL
             elif "not built" not in text and "not installed" not in text:
                 mend = f"look at the engine at {self.address}"
-            return Probe(backend=self.name, ok=False, detail=text, mend=mend)
+            return Probe(backend=self.name, ok=False, detail=reason(text), mend=mend)
         detail = f"engine {version.get('Version')} at {self.address}"
         return Probe(backend=self.name, ok=True, detail=detail, features=FEATURES)
 
     def create(self, image: str = "default", limits: Limits | None = None, *, timeout_s: float = 60.0) -> Box:
         """See `SandboxBackend.create`."""
         limits = limits or Limits()
-        reference = self._reference(image)
         name = f"agentbench-fc-{self._owner.name}-{next(self._numbers)}"
-        with self.engine() as client:
-            try:
-                container = client.create_container(**self._settings(client, reference, name, limits))["Id"]
-                stream = _attach(client, container)
-                client.start(container)
-            except BaseException:
-                with contextlib.suppress(Exception):  # by name: it may exist although no answer came
-                    client.remove_container(name, force=True, v=True)
-                raise
+        try:
+            container, stream = self._start(name, self._reference(image), limits)
+        except _ImageGone:  # the engine lost it since it was asked last
+            self._references.pop(image, None)
+            container, stream = self._start(name, self._reference(image), limits)
         wire = Wire(stream, name)
         backing = DockerBacking(self, container, name, stream, limits)
         box = Box(name=name, backend=self.name, image=image, wire=wire, backing=backing)
@@ -328,6 +329,23 @@ class DockerBackend:
         self._references[image] = reference
         return reference
 
+    def _start(self, name: str, reference: str, limits: Limits) -> tuple[str, AttachedStream]:
+        with self.engine() as client:
+            stream: AttachedStream | None = None
+            try:
+                container = client.create_container(**self._settings(client, reference, name, limits))["Id"]
+                stream = _attach(client, container)
+                client.start(container)
+            except BaseException as error:
+                if stream is not None:
+                    stream.close()
+                with contextlib.suppress(Exception):  # by name: it may exist although no answer came
+                    client.remove_container(name, force=True, v=True)
+                if "No such image" in str(error):
+                    raise _ImageGone(f"the engine has no image {reference} [{self.address}]. Build it anew.") from error
+                raise
+            return container, stream
+
     def _settings(self, client: Client, reference: str, name: str, limits: Limits) -> dict[str, Any]:
         nofile = min(NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         memory = limits.memory_mib * 2**20
@@ -377,6 +395,20 @@ class DockerBackend:
         backing.overrun = why
         with self.engine() as client:
             client.kill(backing.container)
+
+
+def _connect(address: str) -> Client:
+    """A client that speaks the newest version which both sides know; one that cannot connect leaves nothing open."""
+    import docker
+
+    first = docker.APIClient(
+        base_url=address, version=docker.constants.DEFAULT_DOCKER_API_VERSION, timeout=API_TIMEOUT_S
+    )
+    with contextlib.closing(first):
+        its = str(first.version(api_version=False)["ApiVersion"])
+    mine = docker.constants.DEFAULT_DOCKER_API_VERSION
+    older = min(its, mine, key=lambda version: [int(part) for part in version.split(".")])
+    return docker.APIClient(base_url=address, version=older, timeout=API_TIMEOUT_S, max_pool_size=64)
 
 
 def _attach(client: Client, container: str) -> AttachedStream:

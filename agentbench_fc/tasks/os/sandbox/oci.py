@@ -35,6 +35,7 @@ from agentbench_fc.tasks.os.sandbox.base import (
     Sandbox,
     SandboxLost,
     SandboxUnavailable,
+    reason,
 )
 from agentbench_fc.tasks.os.sandbox.box import Box
 from agentbench_fc.tasks.os.sandbox.images import Images
@@ -243,7 +244,7 @@ class OciBackend:
                 seen = sandbox.exec(["sh", "-c", "id -u && ls /sys/class/net 2>/dev/null; uname -r"]).check()
         except InfrastructureError as error:
             text = str(error)
-            return Probe(backend=self.name, ok=False, detail=text, mend=_mend(text))
+            return Probe(backend=self.name, ok=False, detail=reason(text), mend=_mend(text))
         version = seen.stdout.decode(errors="replace").split()[-1]
         return Probe(backend=self.name, ok=True, detail=f"{self._runc}, kernel {version}", features=FEATURES)
 

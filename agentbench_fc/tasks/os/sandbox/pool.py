@@ -118,6 +118,16 @@ class Sandboxes:
         sandbox.on_close(self._give_back)
         return sandbox
 
+    @property
+    def waiting(self) -> int:
+        """Callers that wait now."""
+        return self._waiting
+
+    def ready(self, image: str) -> int:
+        """Sandboxes of an image that wait to be used."""
+        with self._state:
+            return len(self._shelves[image].ready) if image in self._shelves else 0
+
     def close(self) -> None:
         """Closes all sandboxes, also those in use; safe to repeat."""
         if self._pid != os.getpid():
