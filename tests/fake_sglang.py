@@ -26,7 +26,7 @@ from agentrl_trainer.engines.transformers import TransformersEngine
 
 CONTRACT: Mapping[str, Any] = json.loads((Path(__file__).parent / "sglang_contract.json").read_text())
 Fault = Callable[[str, int, Mapping[str, Any]], str | None]
-"""Route, how often it was asked, body -> hang, cut, garbage, nan, short or a status; None: nothing goes wrong."""
+"""Route, how often it was asked, body -> hang, cut, garbage, unflushed, nan, short or a status; None: no fault."""
 KNOWN_PREFIX = 8
 """So many equal first tokens are a prefix that the cache knows."""
 PIECE = 4
@@ -117,6 +117,9 @@ class FakeSGLang:
             return response
         if fault == "garbage":
             return web.Response(text="<html>It works!</html>")
+        if fault == "unflushed":
+            text = "Weights were updated, but the cache was not flushed because requests are still running or queued."
+            return web.json_response({"success": False, "message": text, "num_paused_requests": 0}, status=400)
         return web.json_response({"object": "error", "message": "out of luck", "code": int(fault)}, status=int(fault))
 
     async def _health(self, body: dict[str, Any]) -> web.Response:

@@ -1,7 +1,8 @@
 """The pool of fresh and stale engines: who takes a turn, who gets new weights, who is out of service.
 
 Cross-policy sampling: at every environment step the policy is drawn uniformly over {fresh, stale}, whatever the number
-of engines of each kind; within the kind the least loaded engine takes the turn.
+of engines of each kind; within the kind the least loaded engine takes the turn. Stale engines that lag differently are
+a policy each, and a mix may give policies other weights.
 
 An engine that died is brought back a few times (`restarts`) and gets the newest weights of its kind before it serves
 again; meanwhile the others serve, and where it is the only fresh one, turns wait for it within their deadlines.
@@ -21,6 +22,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from agentbench_fc.errors import CallerError, InfrastructureError
 from agentrl_trainer.engines.base import Completion, EngineRole, InferenceEngine, Revivable, Sampling
+from agentrl_trainer.engines.mix import PolicyMix
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -44,7 +46,14 @@ class EnginePool:
     """Engines by index: the fresh ones first, then the stale ones."""
 
     def __init__(
-        self, fresh: Sequence[InferenceEngine], stale: Sequence[InferenceEngine] = (), *, restarts: int = 0
+        self,
+        fresh: Sequence[InferenceEngine],
+        stale: Sequence[InferenceEngine] = (),
+        *,
+        restarts: int = 0,
+        stale_lags: Sequence[int] = (),
+        weights: Sequence[float] = (),
+        adaptive: bool = False,
     ) -> None:
         """Takes the engines over.
 
@@ -52,6 +61,9 @@ class EnginePool:
             fresh: Those that follow the trainer.
             stale: Those that lag.
             restarts: How often each may be brought back; only those that are `Revivable`.
+            stale_lags: Of each stale engine, the steps between two of its updates; empty: they are updated together.
+            weights: Of the policies, the fresh one first, then the stale ones by rising lag; empty: equal.
+            adaptive: Whether the weights follow what each policy brings to the groups (mix.py).
 
         Raises:
             CallerError: there is no fresh engine.
@@ -63,11 +75,22 @@ class EnginePool:
             "fresh": range(len(fresh)),
             "stale": range(len(fresh), len(self.engines)),
         }
+        lags = list(stale_lags) or [1] * len(stale)
+        self._lags = dict(zip(self._kinds["stale"], lags, strict=True))
+        self.policies: list[list[int]] = [
+            list(self._kinds["fresh"]),
+            *([i for i, own in self._lags.items() if own == lag] for lag in sorted(set(lags))),
+        ]
+        """Engines of each policy, the fresh one first."""
+        plain = not weights and not adaptive and len(self.policies) < 3
+        self.mix = None if plain else PolicyMix(len(self.policies), weights=weights, adaptive=adaptive)
+        """How the policies are weighed; None: equally."""
         self._busy = [0] * len(self.engines)
         self._faults = [""] * len(self.engines)
         self._left = [restarts] * len(self.engines)
         self._reviving: dict[int, asyncio.Task[None]] = {}
         self._latest: dict[EngineRole, _Snapshot] = {}
+        self._updated: set[int] = set()
         self._closing = False
 
     @property
@@ -95,9 +118,28 @@ class EnginePool:
         if not alive[0]:
             raise NoEngineLeft(f"no fresh engine is left [pool]. One of them: {self._faults[0]} Start the run again.")
         wanted = alive[kinds.index(role)] if role in kinds else []
-        members = wanted or rng.choice([kind for kind in alive if kind])
+        members = wanted or (self._weighed(rng) if self.mix and not fresh_only else None)
+        members = members or rng.choice([kind for kind in alive if kind])
         index = min(members, key=lambda i: self._busy[i])
         return index, self.engines[index]
+
+    def _weighed(self, rng: random.Random) -> list[int]:
+        """The engines in service of a policy drawn by weight; empty: none has both."""
+        assert self.mix is not None
+        alive = [[i for i in own if not self._faults[i] or i in self._reviving] for own in self.policies]
+        weights = [weight if own else 0.0 for weight, own in zip(self.mix.weights, alive, strict=True)]
+        return rng.choices(alive, weights)[0] if sum(weights) > 0 else []
+
+    def choices(self) -> list[tuple[float, int]]:
+        """Weight and weight version of each policy that a draw could pick just now."""
+        weights = self.mix.weights if self.mix else [1 / len(self.policies)] * len(self.policies)
+        return [
+            (weight, self.engines[own[0]].version) for weight, own in zip(weights, self.policies, strict=True) if own
+        ]
+
+    def policy_of(self, index: int) -> int:
+        """The policy that an engine belongs to."""
+        return next(number for number, own in enumerate(self.policies) if index in own)
 
     def picker(self, rng: random.Random, mode: CrossPolicy) -> Callable[[], int]:
         """Gives the engine index of each turn of one trajectory: drawn per `step`, once per `trajectory`, or fresh."""
@@ -160,7 +202,7 @@ class EnginePool:
         """
         roles = tuple(roles)
         self._latest |= dict.fromkeys(roles, _Snapshot(path, version))
-        targets = [i for role in roles for i in self._kinds[role] if not self._faults[i]]
+        targets = [i for role in roles for i in self._kinds[role] if not self._faults[i] and self._due(i, version)]
         refusals: list[CallerError] = []
 
         async def one(index: int) -> None:
@@ -184,6 +226,12 @@ class EnginePool:
         if all(self._faults[i] for i in fresh) and (coming := [t for i, t in self._reviving.items() if i in fresh]):
             await asyncio.wait(coming)  # bounded by their restarts
         self.draw(random.Random(0), fresh_only=True)
+
+    def _due(self, index: int, version: int) -> bool:
+        """Whether an engine takes this version; every one takes its first."""
+        first = index not in self._updated
+        self._updated.add(index)
+        return first or version % self._lags.get(index, 1) == 0
 
     async def probe(
         self, ids: Sequence[int], sampling: Sampling, roles: Iterable[EngineRole], *, timeout_s: float

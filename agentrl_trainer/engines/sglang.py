@@ -32,6 +32,10 @@ CONTROL_S = 60.0
 UPDATE_S = 280.0
 HEALTH_S = 15.0
 """`/health` makes the server generate a token, and answers within a second or two."""
+UNFLUSHED = "cache was not flushed"
+"""How SGLang says that it has the new weights and still the old prefix cache."""
+FLUSHES = 4
+FLUSH_PAUSE_S = 0.5
 REVIVE_S = 300.0
 """How long a server may take to be started again by whoever runs it."""
 ABORT_S = 5.0
@@ -124,11 +128,14 @@ class SGLangEngine:
             InfrastructureError: it did not answer in time.
         """
         async with self._updating:
-            await self._server.post("/pause_generation", {"mode": "abort"}, timeout_s=CONTROL_S)
             try:
+                await self._server.post("/pause_generation", {"mode": "abort"}, timeout_s=CONTROL_S)
                 await self._load(path, version)
-            finally:
-                await self._server.post("/continue_generation", {}, timeout_s=CONTROL_S, retries=RETRIES)
+            except BaseException:
+                with contextlib.suppress(InfrastructureError, CallerError):  # the first fault is the one to tell
+                    await self._continue()
+                raise
+            await self._continue()
 
     async def health(self) -> bool:
         """Whether it would answer a request now; while it loads weights, whether it is there at all."""
@@ -148,8 +155,7 @@ class SGLangEngine:
             InfrastructureError: nobody started it in time.
         """
         await self._wait_until_ready(REVIVE_S)
-        # it may have been paused when the connection broke
-        await self._server.post("/continue_generation", {}, timeout_s=CONTROL_S)
+        await self._continue()  # it may have been paused when the connection broke
         self.version, self._strange = NO_VERSION, ""
 
     async def aclose(self) -> None:
@@ -175,15 +181,28 @@ class SGLangEngine:
                 await asyncio.sleep(pause)
         raise AssertionError("unreachable: the last try returns or raises")
 
+    async def _continue(self) -> None:
+        await self._server.post("/continue_generation", {}, timeout_s=CONTROL_S, retries=RETRIES)
+
     async def _load(self, path: Path, version: int) -> None:
         body = {"model_path": str(path), "weight_version": str(version), "flush_cache": True}
-        try:
-            answer = await self._server.post("/update_weights_from_disk", body, timeout_s=UPDATE_S)
-        except CallerError as error:
-            raise CallerError(
-                f"version {version} was not taken: {error} Start the server with the policy's own folder, and let "
-                "engines.weights_dir be one that it sees under the same path."
-            ) from error
+        for left in reversed(range(FLUSHES)):
+            try:
+                answer = await self._server.post("/update_weights_from_disk", body, timeout_s=UPDATE_S)
+            except CallerError as error:
+                if UNFLUSHED not in str(error):
+                    raise CallerError(
+                        f"version {version} was not taken: {error} Start the server with the policy's own folder, and "
+                        "let engines.weights_dir be one that it sees under the same path."
+                    ) from error
+                if not left:
+                    raise InfrastructureError(
+                        f"version {version} is there, with keys and values of the old weights: {error} "
+                        "Let no other client use the server."
+                    ) from error
+                await asyncio.sleep(FLUSH_PAUSE_S)  # somebody else's request, or a health check, is still running
+            else:
+                break
         if not (isinstance(answer, dict) and answer.get("success") is True):
             raise InfrastructureError(f"version {version} was not taken: {answer} [{self.name}]. Look at its log.")
         self.version = version
@@ -283,8 +302,9 @@ def read_completion(answer: Any, name: str) -> Completion:
         ids = tuple(int(entry[1]) for entry in entries)
         logprobs = tuple(float(entry[0]) for entry in entries)
         given = answer.get("output_ids")
-        if finish == "abort":  # the last token may have come without its log-prob: it is sampled again
-            given = None
+        if finish == "abort" and given is not None:  # a token without its log-prob, or the reverse, is sampled again
+            both = min(len(given), len(ids))
+            given, ids, logprobs = given[:both], ids[:both], logprobs[:both]
         if given is not None and tuple(given) != ids:
             raise CallerError(
                 f"{len(given)} ids came with {len(ids)} log-probs [{name}]. Start the server without speculative or "

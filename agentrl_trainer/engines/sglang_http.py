@@ -86,7 +86,6 @@ class SGLangServer:
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None),
-                trust_env=True,
             )
         try:
             async with (

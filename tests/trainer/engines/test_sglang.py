@@ -183,6 +183,26 @@ async def test_weights_of_another_model_or_out_of_sight_are_the_callers_and_gene
         await engine.aclose()
 
 
+async def test_a_cache_that_is_not_flushed_is_tried_again_and_generation_goes_on_whatever_happens(
+    model_folder: Path,
+) -> None:
+    bad = {1, 2}
+
+    def fault(path: str, n: int, body: object) -> str | None:
+        return "unflushed" if path == "/update_weights_from_disk" and n in bad else None
+
+    async with FakeSGLang(model_folder, fault=fault) as server:
+        engine = await connected(server)
+        await engine.update_weights(model_folder, 1)
+        assert engine.version == 1
+        bad |= set(range(4, 99))
+        with pytest.raises(InfrastructureError, match="keys and values of the old weights.*no other client"):
+            await engine.update_weights(model_folder, 2)
+        assert engine.version == 1
+        assert len((await engine.generate([5], Sampling(max_tokens=2), timeout_s=5)).ids) == 2, "not left paused"
+        await engine.aclose()
+
+
 async def test_a_server_that_lost_our_weights_is_out_until_it_gets_the_newest_again(
     model_folder: Path, make_model: Callable[..., Path]
 ) -> None:
@@ -213,6 +233,9 @@ def test_answers_that_are_not_sglangs_are_refused() -> None:
             continue
         with pytest.raises(CallerError, match=f"not SGLang's.*{RELEASE}"):
             read_completion(broken, "e")
+    cut = meta | {"finish_reason": {"type": "abort"}, "output_token_logprobs": [[-1.0, 7, None], [-2.0, 8, None]]}
+    for given, expected in (([7], (7,)), ([], ()), ([7, 8, 9], (7, 8))):
+        assert read_completion({"meta_info": cut, "output_ids": given}, "e").ids == expected
     with pytest.raises(CallerError, match="ended with 'tired'"):
         read_completion({"meta_info": meta | {"finish_reason": {"type": "tired"}}}, "e")
     with pytest.raises(ValueError, match="cover 1 of 2"):
