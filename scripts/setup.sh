@@ -45,7 +45,7 @@ if [ -n "$TORCH_INDEX" ]; then
 else
   pip install --quiet "$TORCH"
 fi
-pip install --quiet -c constraints.txt -e '.[kg,db,serve,train,dev]'
+pip install --quiet -c constraints.txt -e '.[kg,db,os,serve,train,dev]'
 # ALFWorld's engine is compiled; a machine without a compiler gets everything else
 if ! pip install --quiet -c constraints.txt -e '.[alfworld]'; then
   echo "ALFWorld's engine could not be built, all else is there. It needs a C++ compiler, cmake and make:" \
