@@ -401,6 +401,10 @@ def _connect(address: str) -> Client:
     """A client that speaks the newest version which both sides know; one that cannot connect leaves nothing open."""
     import docker
 
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(API_TIMEOUT_S)
+            link.connect(address.removeprefix("unix://"))
     first = docker.APIClient(
         base_url=address, version=docker.constants.DEFAULT_DOCKER_API_VERSION, timeout=API_TIMEOUT_S
     )

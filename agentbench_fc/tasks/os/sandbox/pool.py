@@ -60,7 +60,12 @@ class Sandboxes:
             max_waiting: So many callers may wait; one more is turned away at once.
             creating: Starts at once; None: twice the number of CPUs.
         """
-        if warm < 0 or max_waiting < 0 or (max_open is not None and max_open < 1) or (creating or 1) < 1:
+        if (
+            warm < 0
+            or max_waiting < 0
+            or (max_open is not None and max_open < 1)
+            or (creating is not None and creating < 1)
+        ):
             raise CallerError("warm, max_open, max_waiting or creating is too small [sandboxes]. Use 1 or more.")
         self._wanted = backend
         self._warm = warm
