@@ -15,6 +15,7 @@ from typing import Any
 from agentbench_fc.episode import Expert, Sample
 from agentbench_fc.messages import ToolCall
 from agentbench_fc.tasks.os import observation
+from agentbench_fc.tasks.os.grading import AGING_S
 from agentbench_fc.tasks.os.sandbox.base import PATH
 
 
@@ -50,7 +51,8 @@ def _plan(data: Mapping[str, Any]) -> list[str]:
         return [f"python3 -c {shlex.quote(code)} 2>/dev/null"]
     if data["start"]:  # it may need the variables of the shell; an exit must not take the shell along
         return [f"(\n{code}\n) 2>/dev/null"]
-    return [f"env -i HOME=/root PATH={PATH} bash -c {shlex.quote(code)} -- 2>/dev/null"]
+    wait = f"sleep {AGING_S}; " if "dated" in data["volatile"] else ""
+    return [f"{wait}env -i HOME=/root PATH={PATH} bash -c {shlex.quote(code)} -- 2>/dev/null"]
 
 
 def _asks_for_answer(data: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ Not here: what makes an answer right (checks.py), what must hold (state.py).
 """
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ CHECK_ENV = {
 """The system's folders come first: what an agent adds to /usr/local, or to the linker's cache, shadows nothing."""
 _TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/ld.so.preload")
 _CHECK_TIMEOUT_S = 60.0
+AGING_S = 1.5
+"""`find -mtime -7` still takes a file of 7 days for one second; an agent, which comes later, does not see that."""
 _RUN_TIMEOUT_S = 20.0
 
 
@@ -135,6 +138,8 @@ class Grader:
         if known is None:
             with self.boxes.open(data["image"]) as pristine:
                 set_up(pristine, sample_id, data)
+                if "dated" in data["volatile"]:
+                    time.sleep(AGING_S)
                 known = _output(sample_id, data, pristine)
             if not data["volatile"]:
                 self.references.put(sample_id, known)
