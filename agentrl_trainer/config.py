@@ -13,6 +13,7 @@ Not here: the sections about the loss (objective.py); YAML files and `key=value`
 `trl` section may hold (trainer.py).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -182,6 +183,13 @@ class Engines:
     """What one draw from the pool decides: one agent turn (the paper), a whole trajectory, or fresh engines only."""
     stale_sync_steps: int = 4
     """Optimizer steps between two updates of the stale engines."""
+    stale_lags: tuple[int, ...] = ()
+    """Of each stale engine, the steps between two of its updates, e.g. `4,16` for two that lag differently: then each
+    lag is a policy of its own. Empty: `stale_sync_steps` for all."""
+    weights: tuple[float, ...] = ()
+    """How often each policy is drawn: the fresh one first, then the stale ones by rising lag. Empty: equally."""
+    adaptive: bool = False
+    """Let the weights follow how much variance each policy brings to the groups."""
     max_batch: int = 64
     """Sequences that one engine decodes together."""
     batch_wait_ms: float = 3.0
@@ -202,12 +210,31 @@ class Engines:
         _check(self.fresh, "engines.fresh", "At least one engine must follow the trainer.", low=1)
         _check(self.stale, "engines.stale", "Use 0 or more.", low=0)
         _check(self.stale_sync_steps, "engines.stale_sync_steps", "Use 1 or more.", low=1)
+        self._check_mix()
         _check(self.max_batch, "engines.max_batch", "Use 1 or more.", low=1)
         _check(self.batch_wait_ms, "engines.batch_wait_ms", "Use 0 or more milliseconds.", low=0)
         _check(self.restarts, "engines.restarts", "Use 0 (never) or more.", low=0)
         _check(self.canary_tolerance, "engines.canary_tolerance", "Use 0 (by kind and dtype) or more.", low=0)
         if self.fresh + self.stale > 127:
             raise CallerError(f"{self.fresh + self.stale} engines [engines]. A pool holds at most 127.")
+
+    def _check_mix(self) -> None:
+        if self.stale_lags and len(self.stale_lags) != self.stale:
+            raise CallerError(
+                f"{len(self.stale_lags)} lags for {self.stale} stale engines [engines.stale_lags]. Give one each."
+            )
+        for lag in self.stale_lags:
+            _check(lag, "engines.stale_lags", "Use 1 step or more.", low=1)
+        if self.stale_lags:  # whoever publishes to stale engines does it whenever one of them is due
+            object.__setattr__(self, "stale_sync_steps", math.gcd(*self.stale_lags))
+        policies = 1 + len(set(self.stale_lags) or {0} if self.stale else ())
+        if self.weights and (len(self.weights) != policies or min(self.weights) < 0 or sum(self.weights) <= 0):
+            raise CallerError(
+                f"weights are {', '.join(f'{w:g}' for w in self.weights)} for {policies} policies [engines.weights]. "
+                "Give one for the fresh engines and one for each lag, not negative, with a sum above 0."
+            )
+        if self.weights and self.weights[0] <= 0:
+            raise CallerError("the fresh engines have weight 0 [engines.weights]. They are what is trained.")
 
     def _check_urls(self) -> None:
         """Servers are counted by their addresses: what reads `fresh` and `stale` need not know the kind."""

@@ -170,11 +170,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _build(typing.cast("type[Any]", hint), value, where)
     if hint == tuple[TaskMix, ...]:
         return tuple(_build(TaskMix, _task(entry), where) for entry in _entries(value))
-    if hint == tuple[str, ...]:
-        texts = value.split(",") if isinstance(value, str) else value or []
-        if not isinstance(texts, list | tuple):
-            raise CallerError(f"{where} is {_kind(value)} [{where}]. Give texts, as a list or divided by commas.")
-        return tuple(text for entry in texts if (text := str(_scalar(str, entry, where)).strip()))
+    if origin is tuple:  # of one kind each
+        kind = arguments[0]
+        entries = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int | float) else value
+        if not isinstance(entries or [], list | tuple):
+            raise CallerError(f"{where} is {_kind(value)} [{where}]. Give values, as a list or divided by commas.")
+        texts = [entry.strip() if isinstance(entry, str) else entry for entry in entries or []]
+        return tuple(_scalar(kind, text, where) for text in texts if text != "")
     if origin is types.UnionType:  # only `X | None` occurs
         return None if value is None else _value(arguments[0], value, where)
     if origin is Literal:

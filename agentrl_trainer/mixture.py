@@ -21,12 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agentrl_trainer.types import Trajectory
+from agentrl_trainer.types import POLICIES, Trajectory
 
 Array = NDArray[np.float64]
 Policies = Sequence[tuple[float, int]]
 """Weight and weight version of each policy that one draw could have picked."""
-RECORD = "policies"
+RECORD = POLICIES
 """Where a rollout may note, in a trajectory's metrics, the `Policies` of each of its draws."""
 
 
@@ -116,12 +116,12 @@ class PolicyHistory:
 
     Args:
         max_lag: Bound on the lag of fresh-engine tokens.
-        stale_sync_steps: Versions between two synchronizations of the stale engines.
+        stale_lags: Of each stale policy, the versions between two of its synchronizations.
     """
 
-    def __init__(self, *, max_lag: int, stale_sync_steps: int) -> None:
+    def __init__(self, *, max_lag: int, stale_lags: Sequence[int]) -> None:
         self._max_lag = max_lag
-        self._every = stale_sync_steps
+        self._lags = tuple(stale_lags)
         self._states: dict[int, dict[str, Tensor]] = {}
 
     def remember(self, state: Mapping[str, Tensor], version: int) -> None:
@@ -129,7 +129,8 @@ class PolicyHistory:
         self._states[version] = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
         oldest = version - self._max_lag
         for known in list(self._states):
-            if known < oldest and not (known % self._every == 0 and known >= oldest - self._every):
+            beside = any(known % lag == 0 and known >= oldest - lag for lag in self._lags)
+            if known < oldest and not beside:
                 del self._states[known]
 
     @property

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 NO_VERSION = -1
 NO_ENGINE = -1
+POLICIES = "policies"
+"""In a trajectory's metrics: of each draw, weight and weight version of the policies that it could have picked."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from agentrl_trainer.chat.buffer import TokenBuffer
 from agentrl_trainer.chat.template import ChatRenderer
 from agentrl_trainer.engines.base import Completion, ContextFull, Sampling
 from agentrl_trainer.engines.pool import CrossPolicy, EnginePool, NoEngineLeft
-from agentrl_trainer.types import Trajectory
+from agentrl_trainer.types import POLICIES, Trajectory
 
 logger = logging.getLogger(__name__)
 CANCEL_S = 5.0
@@ -104,7 +104,7 @@ class Player:
             CallerError: unknown task, sample or option.
             NoEngineLeft: nothing can sample any more.
         """
-        attempt = _Attempt(self, spec, rng, temperature, self._pool.picker(rng, cross_policy))
+        attempt = _Attempt(self, spec, rng, temperature, cross_policy)
         tries = 0
         try:
             async with asyncio.timeout(deadline_s):
@@ -117,7 +117,7 @@ class Player:
                         if not broken.retry or tries > self._options.retries:
                             return attempt.unusable(str(broken))
                         logger.info("episode is tried again, sample=%s: %s", spec.sample_id, broken)
-                    attempt = _Attempt(self, spec, rng, temperature, self._pool.picker(rng, cross_policy))
+                    attempt = _Attempt(self, spec, rng, temperature, cross_policy)
                     await asyncio.sleep(BACKOFF_S * 2**tries)
         except TimeoutError:
             await attempt.abandon()
@@ -145,7 +145,7 @@ class _Attempt:
     """One try at one episode."""
 
     def __init__(
-        self, player: Player, spec: EpisodeSpec, rng: random.Random, temperature: float, pick: Callable[[], int]
+        self, player: Player, spec: EpisodeSpec, rng: random.Random, temperature: float, cross_policy: CrossPolicy
     ) -> None:
         self._player = player
         self._options = player._options
@@ -153,12 +153,14 @@ class _Attempt:
         self._spec = spec
         self._rng = rng
         self._temperature = temperature
-        self._pick = pick
+        self._pick = player._pool.picker(rng, cross_policy)
+        self._notes = {"none": 0, "trajectory": 1}.get(cross_policy, 1 << 15) if player._pool.mix else 0
         self._buffer = TokenBuffer([])
         self._session = ""
         self._number = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._engine = ""
+        self._policies: list[list[tuple[float, int]]] = []  # what each draw could have picked, where that can vary
         self.waits_for = ""
         """What is under way; empty: nothing that can hang."""
         self.since = 0.0
@@ -257,6 +259,10 @@ class _Attempt:
         )
         with self._timed("engine"):
             for left in reversed(range(self._options.retries + 1)):
+                if self._number <= self._notes:
+                    self._policies[self._number - 1 :] = [
+                        self._player._pool.choices()
+                    ]  # the last draw's, after a fault
                 index = self._pick()
                 self._engine = self._player._pool.engines[index].name
                 try:
@@ -315,6 +321,7 @@ class _Attempt:
     def _trajectory(self, *, metrics: Mapping[str, Any] = {}, **facts: Any) -> Trajectory:
         spec = self._spec
         own: dict[str, Any] = {"drift": self._buffer.drift, "repaired_turns": self._buffer.repaired_turns}
+        own |= {POLICIES: self._policies} if self._policies else {}
         own |= {"turns": self._number} | {f"{name}_s": round(s, 4) for name, s in self._seconds.items()}
         return self._buffer.to_trajectory(
             task=spec.task,

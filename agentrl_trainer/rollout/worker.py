@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from agentbench_fc.client import Client, LocalClient
 from agentbench_fc.connecting import connect
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError, did_you_mean
@@ -98,7 +100,11 @@ class Worker:
                 check_fit(engine, renderer.vocabulary, config)
             fresh = [engine for engine in engines if engine.role == "fresh"]
             stale = [engine for engine in engines if engine.role == "stale"]
-            pool = EnginePool(fresh, stale, restarts=config.engines.restarts)
+            options = config.engines
+            pool = EnginePool(
+                fresh, stale, restarts=options.restarts, stale_lags=options.stale_lags[: len(stale)],
+                weights=options.weights, adaptive=options.adaptive,
+            )  # fmt: skip
             weights = {t.name: (t.weight, samples[t.name].result()) for t in config.trained_tasks}
             return cls(config, client, renderer, pool, SamplePlan(weights, seed=config.seed, done=done))
         except BaseException:
@@ -155,7 +161,21 @@ class Worker:
             "statuses": dict(self.scheduler.statuses),
             "faults": dict(self.scheduler.faults.most_common(10)),
             "engines": self._pool.stats(),
+            **({"policy_weights": [round(w, 3) for w in self._pool.mix.weights]} if self._pool.mix else {}),
         }
+
+    def learn(self, group: Group) -> None:
+        """Tells the mix of policies what they have brought to a finished group."""
+        mix, policies = self._pool.mix, self._pool.policies
+        if mix is None or not mix.adaptive:
+            return
+        members = []
+        for row in group.usable:
+            _, first = np.unique(row.turns[row.mask], return_index=True)
+            drawn = [self._pool.policy_of(int(engine)) for engine in row.engines[row.mask][first]]
+            if drawn and row.reward is not None:
+                members.append(([drawn.count(number) / len(drawn) for number in range(len(policies))], row.reward))
+        mix.learn(members)
 
     async def watch(self) -> None:
         """Says in the log who waits on what whenever nothing has moved for `batch.stall_report_s`, until cancelled."""
@@ -253,6 +273,7 @@ class _Conversation:
     async def _send_groups(self) -> None:
         while True:
             group = await self.worker.out.get()
+            self.worker.learn(group)
             await self.credits.acquire()
             encoded = encode_group(group)
             await self.writer.send({"op": "group", "group": encoded.head}, encoded.body)

@@ -15,7 +15,7 @@ from agentrl_trainer.chat.template import ChatRenderer
 from agentrl_trainer.engines.base import Completion, EngineRole, Sampling
 from agentrl_trainer.engines.pool import EnginePool, NoEngineLeft
 from agentrl_trainer.rollout.trajectory import EpisodeSpec, Player, PlayOptions
-from agentrl_trainer.types import Trajectory
+from agentrl_trainer.types import POLICIES, Trajectory
 
 CALL = '<tool_call>\n{{"name": "say_word", "arguments": {{"word": "{}"}}}}\n</tool_call>'
 FAULTS: dict[str, int] = {}
@@ -202,3 +202,20 @@ async def test_a_cancelled_coroutine_ends_its_session(client: LocalClient, rende
 async def test_a_wrong_sample_is_told_not_masked(client: LocalClient, renderer: ChatRenderer) -> None:
     with pytest.raises(CallerError, match="no sample 'talk/train/9'"):
         await play(client, renderer, [Scripted(renderer, ["x"])], sample=9)
+
+
+async def test_what_each_draw_could_have_picked_is_noted_where_it_varies(
+    client: LocalClient, renderer: ChatRenderer
+) -> None:
+    fresh = Scripted(renderer, [CALL.format("no")])
+    stale = [Scripted(renderer, [CALL.format("no")], role="stale") for _ in range(2)]
+    pool = EnginePool([fresh], stale, stale_lags=(2, 8), weights=(2, 1, 1))
+    await pool.update(Path("v"), 8, ("fresh", "stale"))
+    await pool.update(Path("v"), 10, ("fresh", "stale"))
+    player = Player(client, renderer, pool, PlayOptions(max_new_tokens=200, max_context=2000))
+    spec = EpisodeSpec(task="talk", sample_id="talk/train/0", seed=1, group_id="g", replica=0)
+    for mode, draws in (("step", 6), ("trajectory", 1), ("none", 0)):
+        row = await player.play(spec, random.Random(0), temperature=0.8, cross_policy=mode)  # type: ignore[arg-type]
+        noted = row.metrics.get(POLICIES, [])
+        assert noted == [[(0.5, 10), (0.25, 10), (0.25, 8)]] * draws
+        assert row.metrics["turns"] == 6
