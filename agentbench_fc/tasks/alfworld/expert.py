@@ -11,7 +11,7 @@ Both read the messages of the game and act on its list of actions. Not here: gam
 
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentbench_fc.episode import Expert, Turn
@@ -97,6 +97,7 @@ def _speak(moves: Moves) -> Expert:
 def _follow(walkthrough: Sequence[str]) -> Moves:
     seen = Seen()
     here = ""
+    wanted = {_thing(step) for step in walkthrough if step.startswith("take ")}
     for step in walkthrough:
         verb, _, rest = step.partition(" ")
         if verb == "go":
@@ -109,7 +110,7 @@ def _follow(walkthrough: Sequence[str]) -> Moves:
                 if "Nothing happens" not in seen.text:
                     break
                 continue
-            action = _next_action(step, here, seen)
+            action = _next_action(step, here, seen, wanted)
             if action is None:
                 break
             seen = yield action
@@ -117,24 +118,27 @@ def _follow(walkthrough: Sequence[str]) -> Moves:
                 break
 
 
-def _next_action(step: str, here: str, seen: Seen) -> str | None:
-    """The next action towards a step at a place; None: the step needs no doing."""
+def _next_action(step: str, here: str, seen: Seen, wanted: Collection[str]) -> str | None:
+    """The next action towards a step at a place; None: the step needs no doing, or cannot be done."""
     verb, _, what = step.partition(" ")
     if seen.can(step):
         return step
     if verb == "go" or (verb == "open" and seen.can(f"close {what}")):
         return None
-    if verb == "take" and any(action.startswith(f"move {what.partition(' from ')[0]} ") for action in seen.actions):
-        return None
     for words in (" from ", " to ", " with ", " in/on "):
         if words in what:
             here = what.rpartition(words)[2]
-    held = [action for action in seen.actions if action.startswith(("move ", "put "))]
-    if verb == "take" and held and not seen.can(f"go to {here}"):
-        return held[0]  # something else is in the hand
+    putting = next((action for action in seen.actions if action.startswith(("move ", "put "))), None)
+    if verb == "take" and putting and not seen.can(f"go to {here}"):  # the hand is full
+        return None if _thing(putting) in wanted else putting
     if verb in ("take", "move", "put", "close") and seen.can(f"open {here}"):
         return f"open {here}"
     return f"go to {here}" if seen.can(f"go to {here}") else None
+
+
+def _thing(action: str) -> str:
+    """What an action takes or puts: "egg 1" of "take egg 1 from fridge 1"."""
+    return " ".join(action.split()[1:3])
 
 
 class _Explorer:

@@ -138,7 +138,7 @@ def read_world(path: Path) -> World:
             holds={kind: kinds(words) for kind, words in raw["holds"].items()},
             traits={trait: kinds(raw[trait]) for trait in ("clean", "heat", "cool", "slice", "vessels", "look")},
         )
-    except (OSError, yaml.YAMLError, KeyError, ValueError, AttributeError) as error:
+    except (OSError, yaml.YAMLError, KeyError, ValueError, AttributeError, TypeError) as error:
         raise TaskError(f"world.yaml cannot be read: {error!r} [{path}]. Restore it from the package.") from error
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from alfworld_toys import need_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,11 @@ ANY_GAME = st.tuples(st.sampled_from(SPLITS), st.integers(0, 10**9), st.integers
 
 def games_of(split: str, count: int, *, seed: int = 0) -> list[Game]:
     return [make_game(WORLD, split, number, seed=seed) for number in range(count)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def engine() -> None:
+    need_engine()
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +181,14 @@ def test_walkthroughs_can_be_walked_within_the_turns(which: tuple[str, int, int]
 
 
 def test_unseen_scenes_are_never_trained_in_and_seen_tasks_never_trained() -> None:
-    train, seen, unseen = (games_of(split, 3600 if split == "train" else 180) for split in SPLITS)
+    train, seen, unseen = (games_of(split, 1800 if split == "train" else 180) for split in SPLITS)
     assert {game.scene for game in train} == {game.scene for game in train + seen}
     assert {game.scene for game in train}.isdisjoint(game.scene for game in unseen)
     assert len({game.scene for game in unseen}) == HELD_OUT * len(WORLD.rooms)
     tasks = {(game.goal, game.scene) for game in train}
     assert tasks.isdisjoint((game.goal, game.scene) for game in seen)
-    assert len(tasks) > 2500
-    assert len({game.goal for game in train}) > 800
+    assert len(tasks) > 1300
+    assert len({game.goal for game in train}) > 600
 
 
 def test_all_games_of_a_scene_are_in_the_same_room() -> None:
@@ -200,15 +206,15 @@ def test_another_seed_has_other_rooms_and_games() -> None:
 
 
 def test_numbers_go_round_types_and_levels_and_ids_stay_when_some_are_left_out() -> None:
-    whole = GeneratedGames(FOLDER, train_games=100).samples("train")
-    assert len(whole) == 100
+    whole = list(GeneratedGames(FOLDER, train_games=41).samples("train"))
+    assert len(whole) == 41
     kinds = Counter((sample.data["task_type"], sample.data["level"]) for sample in whole)
     assert len(kinds) == 18
     assert max(kinds.values()) - min(kinds.values()) == 1
-    assert [sample.index for sample in whole] == list(range(100))
+    assert [sample.index for sample in whole] == list(range(41))
     for level in (None, *LEVELS):
-        for task_type in (None, *TASK_TYPES):
-            some = GeneratedGames(FOLDER, train_games=100, level=level, task_type=task_type).samples("train")
+        for task_type in (None, TASK_TYPES[0], TASK_TYPES[5]):
+            some = GeneratedGames(FOLDER, train_games=41, level=level, task_type=task_type).samples("train")
             wanted = [
                 sample
                 for sample in whole
@@ -246,7 +252,7 @@ def test_the_goal_sentence_names_what_is_wanted_and_the_grammar_is_a_known_one(d
         goal = sample.data["goal"]
         assert goal["object"].lower() in file.goal
         assert goal["receptacle"].lower() in file.goal
-        sentences.add(re.sub(f"{goal['object']}|{goal['receptacle']}", "_", file.goal, flags=re.IGNORECASE))
+        sentences.add(re.sub(rf"\b({goal['object']}|{goal['receptacle']})\b", "_", file.goal, flags=re.IGNORECASE))
     assert len(sentences) == 12  # two ways for each of six types
 
 
@@ -366,7 +372,7 @@ def test_walkthroughs_of_train_and_of_another_seed_win(default: GeneratedGames) 
 
 OFFICIAL_PROGRAM = """
 import json, os, sys
-folder, count = sys.argv[1], int(sys.argv[2])
+folder, count, answer = sys.argv[1], int(sys.argv[2]), sys.argv[3]  # fast_downward changes sys.argv
 os.environ["ALFWORLD_DATA"] = folder
 from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
 config = {
@@ -389,7 +395,7 @@ for _ in range(count):
         observation, scores, dones, infos = env.step([command])
     rows.append([file, won_before, listed, infos["won"][0], dones[0], scores[0]])
 env.close()
-json.dump([len(games.game_files), rows], open(sys.argv[3], "w"))
+json.dump([len(games.game_files), rows], open(answer, "w"))
 os._exit(0)  # its destructor waits for a process that has gone
 """
 
@@ -421,7 +427,7 @@ def won_in_the_official_environment(tmp_path: Path, numbers: list[int]) -> None:
 
 
 def test_the_official_environment_finds_games_and_they_are_won_there(tmp_path: Path) -> None:
-    won_in_the_official_environment(tmp_path, [*range(12), 12, 13, 17])
+    won_in_the_official_environment(tmp_path, [*range(6), *range(18, 23), 6, 8, 10, 13])
 
 
 @pytest.mark.full
