@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -406,8 +407,18 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(
         load_task("alfworld")
 
 
-def test_the_task_imports_nothing_of_the_engine(task: AlfworldTask) -> None:
-    assert not {"textworld", "alfworld", "tatsu", "jericho"} & set(sys.modules)
+def test_a_session_imports_nothing_of_the_engine_into_its_own_process() -> None:
+    code = """
+import sys
+from agentbench_fc.registry import load_task
+from agentbench_fc.session import Session
+task = load_task("alfworld", level="easy", processes=1)
+print(Session(task, task.samples("train")[0]).start().status)
+task.close()
+print({"textworld", "alfworld", "fast_downward", "tatsu", "jericho"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.split("\n")[:2] == ["running", "set()"]
 
 
 def official(root: Path, content: dict[str, Any]) -> Path:
