@@ -160,11 +160,35 @@ class _Numbered(Sequence[Sample]):
         position = range(self._size)[index]
         rounds, at = divmod(position, len(self._kinds))
         number = rounds * 18 + self._kinds[at]
-        game = self._games.game(self._split, number)
-        return Sample(f"alfworld/{self._split}/{number}", position, self._split, sample_data(game))
+        return Sample(
+            f"alfworld/{self._split}/{number}", position, self._split, _Data(self._games, self._split, number)
+        )
 
     def __iter__(self) -> Iterator[Sample]:
         return (self[i] for i in range(self._size))
+
+
+class _Data(Mapping[str, Any]):
+    """What a sample knows of its game, which is only made when it is asked for: ids alone cost nothing."""
+
+    def __init__(self, games: GeneratedGames, split: str, number: int) -> None:
+        self._games, self._split, self._number = games, split, number
+
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        return sample_data(self._games.game(self._split, self._number))
+
+    def __getitem__(self, key: str) -> Any:
+        return self._all[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
 
 
 def sample_data(game: Game) -> dict[str, Any]:

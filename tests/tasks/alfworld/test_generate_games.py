@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -234,6 +235,10 @@ def test_there_are_as_many_training_games_as_one_likes() -> None:
     assert len(samples[10**8].data["walkthrough"]) >= 3
     with pytest.raises(IndexError):
         samples[len(samples)]
+    start = time.process_time()
+    ids = [sample.id for sample in open_games(FOLDER, train_games=100_000).samples("train")]
+    assert time.process_time() - start < 5  # no game is made for its id
+    assert len(set(ids)) == 100_000
 
 
 def test_a_name_means_the_same_to_the_walkthrough_and_to_the_game() -> None:
