@@ -180,6 +180,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin is types.UnionType:  # only `X | None` occurs
         return None if value is None else _value(arguments[0], value, where)
     if origin is Literal:
+        if isinstance(value, bool) and (switch := "on" if value else "off") in arguments:
+            return switch  # YAML 1.1 reads `off` as false
         if value not in arguments:
             name = where.rpartition(".")[2]
             raise CallerError(f"{name} is {value!r} [{where}]. {did_you_mean(str(value), map(str, arguments))}")
