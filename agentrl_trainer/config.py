@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, did_you_mean
 from agentrl_trainer.objective import Normalization as Normalization  # one place to import all sections from
 from agentrl_trainer.objective import OffPolicy as OffPolicy
 from agentrl_trainer.objective import Optimization as Optimization
@@ -33,6 +33,11 @@ TINY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 """What `tiny-fc` can do of the built-in tasks; `options: {level: null}` gives it all levels."""
 AUTO = "auto"
+TRACKERS: Mapping[str, str] = {
+    "tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio", "mlflow": "mlflow", "comet_ml": "comet_ml",
+    "clearml": "clearml", "dvclive": "dvclive", "swanlab": "swanlab", "neptune": "neptune",
+}  # fmt: skip
+"""What `report_to` can name, and the module that it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,8 +360,10 @@ class RunConfig:
     """`never`; `auto`: from the newest whole checkpoint in `output`, if any; or the folder of one checkpoint."""
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
     """Display; auto: rich on a terminal, plain lines elsewhere."""
+    report_to: tuple[str, ...] = ()
+    """Trackers that get the figures too, by Hugging Face's names, e.g. `tensorboard` or `wandb,mlflow`."""
     trl: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of `trl.GRPOConfig`, e.g. `report_to: wandb`; those that this configuration sets are refused."""
+    """Further fields of `trl.GRPOConfig`, e.g. `entropy_coef: 0.01`; those that this configuration sets are refused."""
 
     def __post_init__(self) -> None:
         _check(self.steps, "steps", "Use 1 or more.", low=1)
@@ -368,6 +375,8 @@ class RunConfig:
             raise CallerError(f"{', '.join(doubled)} given twice [tasks]. Name each once; `weight` sets its share.")
         if not any(task.weight for task in self.tasks):
             raise CallerError("all weights are 0 [tasks]. Give at least one task a weight above 0.")
+        if lost := [name for name in self.report_to if name not in TRACKERS]:
+            raise CallerError(f"no tracker {lost[0]!r} [report_to]. {did_you_mean(lost[0], TRACKERS)}")
         if self.batch.max_trajectories < self.group_size:
             raise CallerError(
                 f"max_trajectories is {self.batch.max_trajectories} [batch.max_trajectories]. "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentbench_fc.connecting import reach
 from agentbench_fc.errors import AgentBenchError, CallerError
 from agentrl_trainer import checkpoint
-from agentrl_trainer.config import RunConfig
+from agentrl_trainer.config import TRACKERS, RunConfig
 from agentrl_trainer.configfile import to_yaml
 from agentrl_trainer.interrupts import Interrupted, Interrupts
 from agentrl_trainer.queue import GroupSource
@@ -74,7 +74,7 @@ def train(
     from agentrl_trainer.display import make_display
     from agentrl_trainer.policy import new_folder, policy_path, policy_warnings
 
-    _check_installed()  # all of this before anything is made or started
+    _check_installed(config)  # all of this before anything is made or started
     if _rank(config) > 0:
         return _follow(config, trainer)
     policy_path(config.model)
@@ -100,10 +100,13 @@ def train(
         return _train(trainer, output, start, cursor, rollouts, display, interrupts, stack)
 
 
-def _check_installed() -> None:
+def _check_installed(config: RunConfig) -> None:
     for name in ("torch", "transformers", "trl", "accelerate", "matplotlib"):
         if importlib.util.find_spec(name) is None:
             raise CallerError(f"{name} is not installed [trainer]. pip install 'agentbench-fc[train]', torch first.")
+    for name in config.report_to:
+        if importlib.util.find_spec(TRACKERS[name]) is None:
+            raise CallerError(f"{name} is not installed [report_to]. pip install {TRACKERS[name]}, or leave it out.")
 
 
 def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) -> Rollouts:

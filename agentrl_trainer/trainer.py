@@ -53,7 +53,7 @@ OURS = frozenset(
      "bf16", "use_cpu", "gradient_checkpointing", "activation_checkpointing", "gradient_accumulation_steps",
      "steps_per_generation", "num_iterations",
      "num_generations", "per_device_train_batch_size", "max_completion_length", "save_strategy", "eval_strategy",
-     "top_p", "top_k", "min_p", "use_vllm", "scale_rewards"}
+     "top_p", "top_k", "min_p", "use_vllm", "scale_rewards", "report_to"}
 )  # fmt: skip
 """Fields of `GRPOConfig` that follow from the configuration; the `trl` section may not set them."""
 
@@ -80,9 +80,16 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
             raise CallerError(f"{key} is decided elsewhere [trl.{key}]. Remove it; see the other sections.")
         if key not in known:
             raise CallerError(f"unknown key {key!r} [trl]. {did_you_mean(key, known - OURS)}")
+    sharded = {"fsdp", "fsdp_config", "deepspeed", "parallelism_config"} & set(config.trl)
+    sharded |= {n for n in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED") if os.environ.get(n, "") == "true"}
+    if sharded:
+        raise CallerError(
+            f"sharded weights cannot be published to the engines yet [{', '.join(sorted(sharded))}]. Use plain data "
+            "parallel (torchrun), or model.gradient_checkpointing=true where memory is short."
+        )
     optimization = config.optimization
     further: dict[str, Any] = {
-        "report_to": "none",
+        "report_to": list(config.report_to) or "none",
         "logging_steps": 1,
         "disable_tqdm": True,
         "disable_dropout": True,  # the engines sample without it
@@ -177,7 +184,10 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.summary = ""
         """Of a run that `train` conducted."""
         self.normalizer = TaskNormalizer(config.normalization)
-        self.history = PolicyHistory(max_lag=config.staleness.max_lag, stale_sync_steps=config.engines.stale_sync_steps)
+        self.history = PolicyHistory(
+            max_lag=config.staleness.max_lag,
+            stale_lags=config.engines.stale_lags or (config.engines.stale_sync_steps,),
+        )
         super().__init__(
             model=policy.model,
             args=grpo_config(config, policy.output, device=device or device_of(config.model)),

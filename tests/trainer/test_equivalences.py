@@ -10,7 +10,16 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentrl_trainer.config import Batch, Normalization, OffPolicy, Optimization, RunConfig, SamplingOptions, Staleness
+from agentrl_trainer.config import (
+    Batch,
+    Engines,
+    Normalization,
+    OffPolicy,
+    Optimization,
+    RunConfig,
+    SamplingOptions,
+    Staleness,
+)
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.trainer import AgentGRPOTrainer
 from agentrl_trainer.types import Group, Trajectory
@@ -264,15 +273,13 @@ def test_the_mixture_asks_each_version_that_could_have_sampled(
                 own, version = t.mask & (t.turns == turn), 4 * int((turn + i) % 2)
                 t.versions[own], t.engines[own] = version, int(version == 0)
                 t.logprobs[own] = log_probs(versions[version], t.ids)[own]
-    trainer = trainer_of(policy_dir, config(off_policy=OffPolicy(ratio="mixture")), tmp_path)
-    trainer.config = config(off_policy=OffPolicy(ratio="mixture"), staleness=Staleness(max_lag=1))
+    options = config(
+        off_policy=OffPolicy(ratio="mixture"), staleness=Staleness(max_lag=1), engines=Engines(stale_sync_steps=8)
+    )
+    trainer = trainer_of(policy_dir, options, tmp_path)
     for version in (0, 4, 5):
         trainer.model.load_state_dict(versions[version].state_dict())
-        trainer.history.remember(trainer.model.state_dict(), version)
-    trainer.history._every, trainer.history._max_lag = 8, 8
-    trainer.history.remember(versions[0].state_dict(), 0)
-    trainer.history.remember(versions[4].state_dict(), 4)
-    object.__setattr__(trainer.config.engines, "stale_sync_steps", 8)
+        trainer.remember(version)
     before = {n: p.clone() for n, p in trainer.model.state_dict().items()}
     found = gradients(trainer, groups, version=5)
     assert figure(trainer, "offpolicy/mixture_missing_share") == 0

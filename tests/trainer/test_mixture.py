@@ -98,7 +98,7 @@ def test_unknown_and_equal_policies_leave_the_engines_own_log_probs(make_traject
 
 def test_the_history_holds_what_trained_tokens_can_need() -> None:
     model = torch.nn.Linear(2, 1)
-    history = PolicyHistory(max_lag=2, stale_sync_steps=4)
+    history = PolicyHistory(max_lag=2, stale_lags=(4,))
     for version in range(12):
         with torch.no_grad():
             model.weight.fill_(version)

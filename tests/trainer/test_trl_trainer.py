@@ -243,6 +243,34 @@ def test_the_trl_section_reaches_trl_and_cannot_contradict_ours(tmp_path: Path) 
         grpo_config(config(trl={"learning_rate": 1.0}), tmp_path, device="cpu")
     with pytest.raises(CallerError, match="'entropy_coef'"):
         grpo_config(config(trl={"entropy_coeff": 0.5}), tmp_path, device="cpu")
+    with pytest.raises(CallerError, match="sharded weights cannot be published"):
+        grpo_config(config(trl={"fsdp": "full_shard"}), tmp_path, device="cpu")
     from trl import GRPOConfig
 
     assert set(GRPOConfig.__dataclass_fields__) >= OURS, "a field that TRL does not have"
+
+
+def test_figures_go_to_the_trackers_that_are_named(
+    policy_dir: Path, groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import TrainerCallback
+    from transformers.integrations import integration_utils
+
+    from agentrl_trainer.run import train
+
+    seen: list[dict[str, float]] = []
+
+    class Tracker(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            seen.append(dict(logs))
+
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "mlflow", Tracker)
+    with pytest.raises(CallerError, match="Did you mean 'wandb'"):
+        config(report_to=("wandbb",))
+    with pytest.raises(CallerError, match="pip install dvclive"):
+        train(config(report_to=("dvclive",)))
+    trainer = trainer_of(policy_dir, config(report_to=("mlflow",)), tmp_path)
+    gradients(trainer, groups)
+    trainer.log({"loss": 1.0})
+    assert seen[-1]["batch/trajectories"] == 12
+    assert seen[-1]["ratio/ess"] == pytest.approx(1)
