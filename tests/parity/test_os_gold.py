@@ -93,7 +93,9 @@ def play(sample: Sample, task: Any, boxes: Boxes) -> Play:
         return Play(None, str(error))
     try:
         answer, shown = follow(episode, task.expert(sample))
-        passed = [grader.grade(sample.id, sample.data, answer, episode._box).passed for grader in graders]
+        passed = [
+            grader.grade(sample.id, sample.data, answer, episode._box, episode._known).passed for grader in graders
+        ]
         return Play((passed[0], passed[1]), f"answer {answer!r}, shown {shown[-200:]!r}")
     finally:
         episode.close()

@@ -13,7 +13,7 @@ from agentbench_fc.messages import Message, system, user
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.os import observation
 from agentbench_fc.tasks.os.boxes import set_up
-from agentbench_fc.tasks.os.grading import Grader
+from agentbench_fc.tasks.os.grading import Grader, Known
 from agentbench_fc.tasks.os.sandbox.base import Sandbox, SandboxSpent
 
 
@@ -30,11 +30,12 @@ class Rules:
 class OsEpisode:
     """A sandbox that the sample's scripts have set up, and the agent's shell in it."""
 
-    def __init__(self, rules: Rules, sample: Sample, box: Sandbox, counts: Mapping[str, int]) -> None:
+    def __init__(self, rules: Rules, sample: Sample, box: Sandbox, known: Known, counts: Mapping[str, int]) -> None:
         self._rules = rules
         self._spec = rules.spec
         self._sample = sample
         self._box = box
+        self._known = known
         self._counts = dict(counts)
 
     @classmethod
@@ -47,13 +48,15 @@ class OsEpisode:
         """
         if reason := sample.data["unplayable"]:
             raise TaskError(f"the sample cannot be played: {reason} [{sample.id}]. Exclude it, or mend its data.")
+        reference = rules.grader.find_reference(sample.id, sample.data)
         box = rules.grader.boxes.open(sample.data["image"])
         try:
             set_up(box, sample.id, sample.data)
+            known = Known(reference, rules.grader.find_changed(sample.data, box))
         except BaseException:
             box.close()
             raise
-        return cls(rules, sample, box, {"commands": 0, "failed_commands": 0, "timeouts_in_shell": 0})
+        return cls(rules, sample, box, known, {"commands": 0, "failed_commands": 0, "timeouts_in_shell": 0})
 
     def start(self) -> list[Message]:
         """System prompt and problem."""
@@ -81,7 +84,7 @@ class OsEpisode:
         if "background" in self._sample.data["volatile"]:
             return None
         copy = self._box.fork()
-        return None if copy is None else OsEpisode(self._rules, self._sample, copy, self._counts)
+        return None if copy is None else OsEpisode(self._rules, self._sample, copy, self._known, self._counts)
 
     def close(self) -> None:
         """Throws the sandbox away."""
@@ -101,7 +104,7 @@ class OsEpisode:
         answer: str | None = arguments.get("answer")
         if name == "finish_action" and self._spec.profile == "agentbench":
             answer = arguments["thought"]  # AgentBench takes the first argument, whatever it is, for the answer
-        verdict = self._rules.grader.grade(self._sample.id, data, answer, self._box)
+        verdict = self._rules.grader.grade(self._sample.id, data, answer, self._box, self._known)
         text = "The answer was taken." if name == "answer_action" else "The task has ended."
         return Reply(
             text,

@@ -13,7 +13,6 @@ Not here: what makes an answer right (checks.py), what must hold (state.py).
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,78 +61,34 @@ class References:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What was found out before the agent came."""
+
+    reference: str | None = None
+    """The reference's output; None: there is none, or it has to be computed in place."""
+    changed: frozenset[str] = frozenset()
+    """Programs of the image that the sample's own scripts changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grader:
-    """Grades the samples of one task. `answer` is None where the agent ended without one."""
+    """Grades the samples of one task."""
 
     boxes: Boxes
     references: References
     agentbench: bool
 
-    def grade(self, sample_id: str, data: Mapping[str, Any], answer: str | None, box: Sandbox) -> Verdict:
-        """The verdict on an episode that ends with this answer, in this sandbox.
+    def find_reference(self, sample_id: str, data: Mapping[str, Any]) -> str | None:
+        """The reference's output in a sandbox of its own, which is closed again; None where it is not to be had so.
+
+        Called before the agent's sandbox is opened: nobody holds one sandbox while waiting for another.
 
         Raises:
-            TaskError: the sample's own script fails, so nobody can win.
-            InfrastructureError: a sandbox failed.
+            TaskError: the sample's own scripts fail, so nobody can win.
+            InfrastructureError: there is no sandbox.
         """
-        if data["match"] is not None:
-            return Verdict(checks.match_passes(data["match"], answer, agentbench=self.agentbench))
-        if self.agentbench:
-            return self._grade_in_place(data, answer or "", box)
-        outputs: list[str] = []
-        metrics: dict[str, Any] = {}
-        for step in data["checks"]:
-            passed = True
-            if step["kind"] == "reference":
-                found = self._reference(sample_id, data, box, metrics)
-                passed = found is not None
-                outputs.append(found or "")
-            elif step["kind"] == "stock":
-                passed = answer is not None and checks.answer_passes(
-                    step["name"], answer, outputs[0] if outputs else ""
-                )
-                outputs.append("")
-            elif step["kind"] == "state":
-                difference = state.unmet(step["conditions"], BoxView(box))
-                passed = difference is None
-                metrics |= {"difference": difference} if difference else {}
-            elif tampered := self._tampered(data, box):
-                passed = False
-                metrics["tampered"] = tampered
-            else:
-                result = run_script(box, step, [answer or "", *outputs], _CHECK_TIMEOUT_S, CHECK_ENV)
-                passed = result.ok
-                outputs.append(result.stdout.decode("utf-8", "replace"))
-            if not passed:
-                return Verdict(False, metrics)
-        return Verdict(True, metrics)
-
-    def _grade_in_place(self, data: Mapping[str, Any], answer: str, box: Sandbox) -> Verdict:
-        """AgentBench's chain: each script is given the answer and the outputs of those before; any failure is wrong."""
-        outputs: list[str] = []
-        for step in data["checks"]:
-            if step["kind"] == "stock":
-                passed = checks.answer_passes(step["name"], answer, outputs[0] if outputs else "", agentbench=True)
-                outputs.append("")
-            elif step["kind"] == "state":
-                passed = state.unmet(step["conditions"], BoxView(box)) is None
-            else:
-                script = data["reference"] if step["kind"] == "reference" else step
-                result = run_script(box, script, [answer, *outputs], _CHECK_TIMEOUT_S)
-                passed = result.ok
-                outputs.append(result.stdout.decode("utf-8", "replace"))
-            if not passed:
-                return Verdict(False)
-        return Verdict(True)
-
-    def _reference(self, sample_id: str, data: Mapping[str, Any], box: Sandbox, metrics: dict[str, Any]) -> str | None:
-        """The reference's output; None: the agent changed the programs that would have to find it out."""
-        if IN_PLACE & set(data["volatile"]):
-            metrics["reference"] = "in place"
-            if tampered := self._tampered(data, box):
-                metrics["tampered"] = tampered
-                return None
-            return _output(sample_id, data, box)
+        if self.agentbench or {"kind": "reference"} not in data["checks"] or IN_PLACE & set(data["volatile"]):
+            return None
         known = self.references.get(sample_id)
         if known is None:
             with self.boxes.open(data["image"]) as pristine:
@@ -143,19 +98,72 @@ class Grader:
                 known = _output(sample_id, data, pristine)
             if not data["volatile"]:
                 self.references.put(sample_id, known)
-        metrics["reference"] = "pristine"
         return known
 
-    def _tampered(self, data: Mapping[str, Any], box: Sandbox) -> list[str]:
-        """Programs and libraries of the image that the agent changed; those that the sample itself changes are fine."""
-        changed = _changed_tools(box)
-        if not changed:
-            return []
-        with ExitStack() as stack:
-            pristine = stack.enter_context(self.boxes.open(data["image"]))
-            set_up(pristine, "", data)
-            changed -= _changed_tools(pristine)
-        return sorted(changed)[:5]
+    def find_changed(self, data: Mapping[str, Any], box: Sandbox) -> frozenset[str]:
+        """The programs that are changed already; looked for only where a script will run in the agent's sandbox."""
+        trusts = {step["kind"] for step in data["checks"]} & {"script", "reference"}
+        return frozenset() if self.agentbench or not trusts else frozenset(_changed_tools(box))
+
+    def grade(self, sample_id: str, data: Mapping[str, Any], answer: str | None, box: Sandbox, known: Known) -> Verdict:
+        """The verdict on an episode that ends with this answer (None: without one), in this sandbox.
+
+        Raises:
+            TaskError: the sample's own script fails, so nobody can win.
+            InfrastructureError: the sandbox failed.
+        """
+        if data["match"] is not None:
+            return Verdict(checks.match_passes(data["match"], answer, agentbench=self.agentbench))
+        if self.agentbench:
+            return _grade_in_place(data, answer or "", box)
+        outputs: list[str] = []
+        metrics: dict[str, Any] = {}
+        for step in data["checks"]:
+            passed = True
+            if step["kind"] == "stock":
+                passed = answer is not None and checks.answer_passes(
+                    step["name"], answer, outputs[0] if outputs else ""
+                )
+                outputs.append("")
+            elif step["kind"] == "state":
+                difference = state.unmet(step["conditions"], BoxView(box))
+                passed = difference is None
+                metrics |= {"difference": difference} if difference else {}
+            elif step["kind"] == "reference" and known.reference is not None:
+                metrics["reference"] = "pristine"
+                outputs.append(known.reference)
+            elif tampered := sorted(_changed_tools(box) - known.changed)[:5]:
+                passed = False
+                metrics["tampered"] = tampered
+            elif step["kind"] == "reference":
+                metrics["reference"] = "in place"
+                outputs.append(_output(sample_id, data, box))
+            else:
+                result = run_script(box, step, [answer or "", *outputs], _CHECK_TIMEOUT_S, CHECK_ENV)
+                passed = result.ok
+                outputs.append(result.stdout.decode("utf-8", "replace"))
+            if not passed:
+                return Verdict(False, metrics)
+        return Verdict(True, metrics)
+
+
+def _grade_in_place(data: Mapping[str, Any], answer: str, box: Sandbox) -> Verdict:
+    """AgentBench's chain: each script is given the answer and the outputs of those before; any failure is wrong."""
+    outputs: list[str] = []
+    for step in data["checks"]:
+        if step["kind"] == "stock":
+            passed = checks.answer_passes(step["name"], answer, outputs[0] if outputs else "", agentbench=True)
+            outputs.append("")
+        elif step["kind"] == "state":
+            passed = state.unmet(step["conditions"], BoxView(box)) is None
+        else:
+            script = data["reference"] if step["kind"] == "reference" else step
+            result = run_script(box, script, [answer, *outputs], _CHECK_TIMEOUT_S)
+            passed = result.ok
+            outputs.append(result.stdout.decode("utf-8", "replace"))
+        if not passed:
+            return Verdict(False)
+    return Verdict(True)
 
 
 def _changed_tools(box: Sandbox) -> set[str]:

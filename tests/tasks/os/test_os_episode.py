@@ -277,9 +277,19 @@ def test_a_sample_that_cannot_start_says_so(begin: Begin) -> None:
 
 
 def test_a_reference_that_fails_is_the_tasks_fault(begin: Begin) -> None:
-    turn = begin("failing reference")("answer_action", answer="x")
-    assert (turn.finish, turn.status, turn.metrics["fault"]) == (True, "task error", "task")
+    turn = begin("failing reference").first
+    assert (turn.finish, turn.status, turn.metrics["fault"]) == (True, "env init failed", "task")
+    assert "the reference script ended with status 9" in turn.metrics["reason"]
     assert begin("failing reference", "agentbench").answer("x") == 0.0  # AgentBench scores it
+
+
+def test_no_session_waits_for_a_second_sandbox(load: Callable[..., Task]) -> None:
+    task = load(max_open=1)
+    for problem in ("count", "processes", "mode"):
+        played = Played(task, problem)
+        played.bash("printf '#!/bin/sh\\n' > /usr/bin/stat")
+        assert played.answer("3").__class__ is float
+        played.session.close()
 
 
 def test_the_form_of_agentbench(begin: Begin) -> None:

@@ -156,9 +156,10 @@ def test_a_session_is_replayed_from_its_messages(load: Callable[..., Task]) -> N
 
 def prompt_of(**options: Any) -> list[str]:
     from agentbench_fc.tasks.os.episode import OsEpisode
+    from agentbench_fc.tasks.os.grading import Known
 
     task: Any = load_task("os", **options)
-    episode = OsEpisode(task._rules, task.samples("dev")[0], None, {})  # type: ignore[arg-type]
+    episode = OsEpisode(task._rules, task.samples("dev")[0], None, Known(), {})  # type: ignore[arg-type]
     return [str(message["content"]) for message in episode.start()]
 
 
