@@ -18,6 +18,7 @@ from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.queue import StepBatch
 from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.report import RunReport
+from agentrl_trainer.shards import TranscriptShards
 from agentrl_trainer.weights import WeightPublisher
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         report: RunReport,
         cursor: checkpoint.Cursor,
         interrupts: Interrupts,
+        transcripts: TranscriptShards | None = None,
     ) -> None:
         self._trainer = trainer
         self._config = config
@@ -69,6 +71,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._report = report
         self._cursor = cursor
         self._interrupts = interrupts
+        self._transcripts = transcripts
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -92,6 +95,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if self._trainer.batch:
             self._cursor.add(group.id for group in self._trainer.batch.groups)
             self._consumed(self._trainer.batch.counted)
+            if self._transcripts:
+                self._transcripts.append(step, self._trainer.batch.groups)
         self._publish(kwargs["model"], step)
         control.should_evaluate = self._config.evaluation.n > 0 and (last or (every > 0 and step % every == 0))
         control.should_save = _should_save(self._config, state)

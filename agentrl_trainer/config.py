@@ -358,6 +358,8 @@ class RunConfig:
     """The run's folder; None: `runs/<date>-<time>`, made at the start."""
     resume: str = "never"
     """`never`; `auto`: from the newest whole checkpoint in `output`, if any; or the folder of one checkpoint."""
+    transcripts: bool = True
+    """Keep what was trained on in `transcripts/` of the run's folder (shards.py)."""
     progress: Literal["auto", "rich", "plain", "none"] = "auto"
     """Display; auto: rich on a terminal, plain lines elsewhere."""
     report_to: tuple[str, ...] = ()

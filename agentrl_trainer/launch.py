@@ -179,6 +179,7 @@ def _train(
     from agentrl_trainer.canary import Canary, canary_ids, canary_tolerance
     from agentrl_trainer.queue import TrajectoryQueue
     from agentrl_trainer.report import RunReport
+    from agentrl_trainer.shards import TranscriptShards
     from agentrl_trainer.weights import Publish, WeightPublisher, snapshot_folder
 
     config = trainer.config
@@ -188,7 +189,10 @@ def _train(
     stack.callback(trainer.queue.close)
     trainer.play = rollouts.evaluate
     folder = snapshot_folder(config.engines.weights_dir, output, _size(trainer.model))
-    report = RunReport(output, display, resumed_at=checkpoint.step_of(start) if start else None)
+    resumed_at = checkpoint.step_of(start) if start else None
+    report = RunReport(output, display, resumed_at=resumed_at)
+    decode = trainer.processing_class.decode
+    transcripts = TranscriptShards(output, decode, resumed_at=resumed_at) if config.transcripts else None
     trainer.remove_callback(PrinterCallback)
     publish: Publish = rollouts.publish
     probe = getattr(rollouts, "probe", None)  # a script has no engines
@@ -216,6 +220,7 @@ def _train(
             report=report,
             cursor=cursor,
             interrupts=interrupts,
+            transcripts=transcripts,
         )
     )
     try:

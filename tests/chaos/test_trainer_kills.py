@@ -15,6 +15,7 @@ from tinychat import chat_folder, make_model, model_folder
 from trainer_runs import TOY, TrainerRun
 
 from agentrl_trainer import checkpoint
+from agentrl_trainer.shards import read_index
 
 __all__ = ["chat_folder", "make_model", "model_folder"]
 
@@ -52,6 +53,8 @@ def assert_whole(run: TrainerRun, steps: int) -> None:
     done = {int(group_id[1:]) for group_id in checkpoint.Cursor.load(last).done}
     assert len(done) == sum(r["batch/groups"] for r in records) == GROUPS_PER_STEP * steps, "no group in two steps"
     assert len(set(range(max(done) + 1)) - done) <= ON_THEIR_WAY, "none is skipped but those on their way"
+    trained = [int(group_id[1:]) for entry in read_index(run.output) for group_id in entry["groups"]]
+    assert sorted(trained) == sorted(done), "the transcripts hold each group once"
 
 
 def test_engine_rollout_process_and_trainer_are_killed_in_one_run(run: Make) -> None:

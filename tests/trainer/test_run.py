@@ -18,6 +18,7 @@ from agentrl_trainer import checkpoint
 from agentrl_trainer.config import Batch, Checkpoints, Engines, Evaluation, Model, RunConfig, SamplingOptions, TaskMix
 from agentrl_trainer.interrupts import Interrupted, Interrupts
 from agentrl_trainer.run import main, train
+from agentrl_trainer.shards import read_transcripts
 from agentrl_trainer.types import Group
 
 Make = Callable[[int, int], Group]
@@ -85,6 +86,9 @@ def test_a_run_leaves_model_metrics_curve_summary_and_sealed_checkpoints(
     trained, start = load_file(out / "model" / "model.safetensors"), load_file(policy_dir / "model.safetensors")
     assert any(not torch.equal(trained[name], start[name]) for name in start)
     assert (out / "curve.png").stat().st_size > 5000
+    rows = list(read_transcripts(out))
+    assert [r["step"] for r in rows] == [1] * 8 + [2] * 8 + [3] * 8 + [4] * 8
+    assert all(r["prompt"] and r["turns"][0]["sampled"] for r in rows)
     assert "32 trajectories" in summary
     assert "step 4/4" in capsys.readouterr().out
 
