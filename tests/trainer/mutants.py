@@ -27,11 +27,32 @@ class Mutant(NamedTuple):
 
 
 ADVANTAGES, ROWS, QUEUE = "test_advantages.py", "test_rows_and_collate.py", "test_queue.py"
+NORMALIZATION, OFFPOLICY, MIXTURE = "test_normalization.py", "test_offpolicy.py", "test_mixture.py"
 MUTANTS = [
     Mutant("advantages", "centred = own - own.mean()", "centred = own.mean() - own", ADVANTAGES),
     Mutant("advantages", "centred / own.std()", "centred * own.std()", ADVANTAGES),
-    Mutant("advantages", "np.average(advantages, weights=lengths)", "np.average(advantages)", ADVANTAGES),
-    Mutant("advantages", "if std <= EPS:", "if False:", ADVANTAGES),
+    Mutant("advantages", "float(np.average(advantages, weights=lengths))", "float(advantages.mean())", ADVANTAGES),
+    Mutant("advantages", "if scale <= EPS:", "if False:", ADVANTAGES),
+    Mutant("advantages", "max(spread.scale, floor)", "spread.scale + floor", NORMALIZATION),
+    Mutant("advantages", "advantages - spread.center if center else advantages", "advantages", ADVANTAGES),
+    Mutant("advantages", "NORMAL * mad", "mad", NORMALIZATION),
+    Mutant("normalization", "old = decay * self.weight", "old = self.weight", NORMALIZATION),
+    Mutant("normalization", "decay * self.moment", "self.moment", NORMALIZATION),
+    Mutant("normalization", "+ delta**2 * old * weight / self.weight", "", NORMALIZATION),
+    Mutant("normalization", "self.state |= self._moved", "pass", NORMALIZATION),
+    Mutant("normalization", "self._moved[task] = replace(", "self.state[task] = replace(", NORMALIZATION),
+    Mutant("offpolicy", "np.log(options.max_ratio)", "options.max_ratio", OFFPOLICY),
+    Mutant("offpolicy", "~outside if", "outside if", OFFPOLICY),
+    Mutant("offpolicy", "keep[keep] = m2_mask(", "keep[keep] |= m2_mask(", OFFPOLICY),
+    Mutant("offpolicy", "np.argsort(-(log_ratio**2)", "np.argsort((log_ratio**2)", OFFPOLICY),
+    Mutant("offpolicy", "threshold * np.arange(len(order), -1, -1)", "threshold * len(order)", OFFPOLICY),
+    Mutant("offpolicy", 'if kind == "mean"', 'if kind != "mean"', OFFPOLICY),
+    Mutant("offpolicy", "(new - old)[mask]", "(old - new)[mask]", OFFPOLICY),
+    Mutant("mixture", "prior[:, None] + paths", "paths", MIXTURE),
+    Mutant("mixture", "np.logaddexp.reduce(prior", "np.maximum.reduce(prior", MIXTURE),
+    Mutant("mixture", "version - version % stale_sync_steps", "version", MIXTURE),
+    Mutant("mixture", "max(newest, version)", "version", MIXTURE),
+    Mutant("mixture", "known >= oldest - lag", "known > oldest", MIXTURE),
     Mutant("advantages", "chosen = members[included[members]]", "chosen = members", ADVANTAGES),
     Mutant("advantages", "<= tolerance", "< 0", ADVANTAGES),
     Mutant("rows", "alive & informative", "alive", ROWS),
@@ -43,9 +64,9 @@ MUTANTS = [
     Mutant("collate", "trained[row, :n] = rows.masks[i]", "trained[row, :n] = 1", ROWS),
     Mutant("collate", "attention[row, :n] = 1", "attention[row, :] = 1", ROWS),
     Mutant("collate", "torch.tensor(float(total))", "torch.tensor(float(len(members)))", ROWS),
-    Mutant("collate", "<= token_budget", "<= 2 * token_budget", ROWS),
-    Mutant("collate", "min(t.prompt_length for t in chosen)", "max(t.prompt_length for t in chosen)", ROWS),
-    Mutant("queue", "usable >= min_trajectories", "usable >= 1", QUEUE),
+    Mutant("collate", "token_budget // len", "2 * token_budget // len", ROWS),
+    Mutant("collate", "min((t.prompt_length", "max((t.prompt_length", ROWS),
+    Mutant("queue", "self._count(rule) >= rule.min_trajectories", "self._count(rule) >= 1", QUEUE),
 ]
 
 
@@ -88,7 +109,7 @@ def _copy(target: Path) -> None:
     (target / "pytest.ini").write_text("[pytest]\n")
     (target / "tests" / "trainer").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "conftest.py", target / "tests")
-    for name in ("conftest.py", ADVANTAGES, ROWS, QUEUE):
+    for name in ("conftest.py", *sorted({mutant.tests for mutant in MUTANTS})):
         shutil.copy(ROOT / "tests" / "trainer" / name, target / "tests" / "trainer")
 
 
