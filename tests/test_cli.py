@@ -84,6 +84,20 @@ def test_a_player_is_evaluated_and_the_same_command_has_nothing_left_to_do(run: 
     )
 
 
+async def test_eval_compares_policies_and_their_mixtures(tmp_path: Path) -> None:
+    answers = expert_answers(counter_task(), "train", limit=2)
+    async with FakeOpenAI(answers) as first, FakeOpenAI(answers) as second:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "agentbench_fc.cli", "eval", "--task", TOYS, "--split", "train", "--limit", "2",
+            "--policy", f"fresh=m@{first.url}", "--policy", f"stale=m@{second.url}", "--repeats", "3",
+            "--out", str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(process.communicate(), 100)
+    assert process.returncode == 0, err.decode()
+    for arm in ("fresh", "stale", "mixed trajectories", "mixed steps"):
+        assert f"| {arm} | 2 | 6 | 100.0 ± 0.0 | 100.0 | 100.0 | 100.0 |" in out.decode()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -73,7 +73,8 @@ def test_a_run_trains_on_two_servers_that_take_its_weights_from_disk(
     tiny = policy_path(Model())
     fresh, stale = serve(tiny), serve(tiny)
     done = run(
-        tmp_path / "run", "steps=3", "evaluation.n=0", f"engines.fresh_urls={fresh.url}", f"engines.stale_urls={stale.url}",
+        tmp_path / "run", "steps=3", "evaluation.n=0",
+        f"engines.fresh_urls={fresh.url}", f"engines.stale_urls={stale.url}",
         f"engines.weights_dir={tmp_path / 'weights'}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
