@@ -211,10 +211,15 @@ def test_the_reference_is_computed_where_the_agent_has_not_been(begin: Begin) ->
 def test_a_volatile_reference_is_computed_in_place(begin: Begin) -> None:
     played = begin("processes")
     played.bash("setsid sleep 500 </dev/null >/dev/null 2>&1 &")
-    count = int(played.bash("cat > /tmp/count <<'END'\nps -A | wc -l\nEND\nps -A | wc -l"))
-    turn = played("answer_action", answer=str(count - 1))  # one shell less: the check is no child of the agent's
-    assert turn.metrics["reference"] == "in place"
-    assert count > 3
+    turn = played("answer_action", answer=played.bash("bash -c 'ps -A | wc -l'"))
+    assert (turn.reward, turn.metrics["reference"]) == (1.0, "in place")  # elsewhere there is no such sleep
+
+
+def test_a_volatile_reference_is_not_computed_by_programs_of_the_agents(begin: Begin) -> None:
+    played = begin("processes")
+    played.bash("printf '#!/bin/sh\\necho 1\\n' > /usr/bin/ps")
+    turn = played("answer_action", answer="1")
+    assert (turn.reward, turn.metrics["tampered"]) == (0.0, ["/usr/bin/ps"])
 
 
 def test_a_state_is_checked_by_the_samples_own_script(begin: Begin) -> None:
