@@ -126,6 +126,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self._cursor,
             step=state.global_step,
             keep=self._config.checkpoints.keep,
+            publisher=self._publisher,
         )
 
     def _publish(self, model: Any, version: int) -> None:
@@ -163,9 +164,12 @@ def _should_save(config: RunConfig, state: TrainerState) -> bool:
     return bool(state.global_step >= state.max_steps or (interval > 0 and state.global_step % interval == 0))
 
 
-def seal_checkpoint(folder: Path, cursor: checkpoint.Cursor, *, step: int, keep: int) -> None:
-    """Adds cursor and manifest to a written checkpoint and removes old ones."""
+def seal_checkpoint(
+    folder: Path, cursor: checkpoint.Cursor, *, step: int, keep: int, publisher: WeightPublisher
+) -> None:
+    """Adds cursor, stale weights and manifest to a written checkpoint and removes old ones."""
     cursor.save(folder)
+    publisher.save_stale(folder)
     checkpoint.seal(folder, {"step": step})
     checkpoint.prune(folder.parent, keep)
     logger.info("checkpoint of step %d: %s", step, folder)

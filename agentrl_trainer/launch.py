@@ -224,6 +224,8 @@ def _train(
         )
     )
     try:
+        if start and config.engines.used_stale:
+            publisher.restore_stale(start, rollouts.publish)
         trainer.fit(start)
     except (Interrupted, AgentBenchError) as error:
         # between two steps, or before the optimizer's: weights, step and cursor agree
@@ -233,7 +235,8 @@ def _train(
         step = trainer.state.global_step
         folder = output / f"{checkpoint.PREFIX}{step}"
         if step and checkpoint.damage(folder):
-            seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=config.checkpoints.keep)
+            keep = config.checkpoints.keep
+            seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=keep, publisher=publisher)
         report.finish()
         display.note(f"stopped after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
         trainer.ranks.dismiss(error)

@@ -22,6 +22,8 @@ from agentbench_fc.errors import InfrastructureError
 
 FILE = "model.safetensors"
 PREFIX = "agentrl-weights-"
+STALE = "stale"
+"""Folder of a checkpoint."""
 MEMORY = Path("/dev/shm")
 ROOM = 6
 """A memory-backed folder must have room for so many snapshots."""
@@ -70,6 +72,31 @@ class WeightPublisher:
             self._stale = version
         self._remove_old()
         return path
+
+    def save_stale(self, checkpoint: Path) -> None:
+        """Puts what the stale engines hold into a checkpoint, where it differs from what the checkpoint holds."""
+        snapshots = sorted(self._folder.glob("v*"))
+        held = self._folder / f"v{self._stale or 0:07d}"
+        if self._stale is not None and held in snapshots[:-1]:
+            shutil.copytree(held, checkpoint / STALE, dirs_exist_ok=True)
+
+    def restore_stale(self, checkpoint: Path, publish: Publish) -> None:
+        """Gives the engines what the stale ones held when a checkpoint was made; the newest version follows.
+
+        Args:
+            checkpoint: Of the run that is resumed.
+            publish: Hands it over.
+
+        Raises:
+            InfrastructureError: the rollout side is dead, or the snapshot is not whole.
+        """
+        if not (checkpoint / STALE).is_dir():
+            return
+        version = read_version(checkpoint / STALE)
+        path = self._folder / f"v{version:07d}"
+        shutil.copytree(checkpoint / STALE, path, dirs_exist_ok=True)
+        publish(path, version, stale=True)
+        self._stale = version
 
     def close(self) -> None:
         """Removes all snapshots; safe to repeat."""

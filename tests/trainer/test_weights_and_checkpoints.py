@@ -46,6 +46,31 @@ def test_versions_reach_stale_engines_first_and_every_third(
     assert not folder.exists()
 
 
+def test_a_resumed_run_gives_stale_engines_what_they_held(
+    publisher: WeightPublisher, published: list[tuple[Path, int, bool]], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint-6").mkdir()
+    (tmp_path / "checkpoint-8").mkdir()
+    for version in range(3, 9):
+        publisher.publish({"a": torch.full((2,), float(version))}, version)
+        if version in {6, 8}:
+            publisher.save_stale(tmp_path / f"checkpoint-{version}")
+    publisher.close()
+    assert not (tmp_path / "checkpoint-6" / weights.STALE).exists(), "they held the newest"
+
+    again = WeightPublisher(publisher._publish, stale_sync_steps=3, folder=tmp_path / "w2")
+    published.clear()
+    again.restore_stale(tmp_path / "checkpoint-6", publisher._publish)
+    assert published == []
+    again.restore_stale(tmp_path / "checkpoint-8", publisher._publish)
+    again.publish({"a": torch.full((2,), 8.0)}, 8)
+    again.publish({"a": torch.full((2,), 9.0)}, 9)
+    assert [(v, stale) for _, v, stale in published] == [(6, True), (8, False), (9, True)]
+    again.publish({"a": torch.full((2,), 10.0)}, 10)
+    again.publish({"a": torch.full((2,), 11.0)}, 11)
+    assert sorted(p.name for p in (tmp_path / "w2").iterdir()) == ["v0000009", "v0000010", "v0000011"]
+
+
 def test_tied_weights_are_written_once_and_all_values_survive(publisher: WeightPublisher) -> None:
     base = torch.arange(6.0).reshape(2, 3)
     path = publisher.publish({"embed": base, "head": base, "view": base.t(), "other": torch.ones(1)}, 0)
