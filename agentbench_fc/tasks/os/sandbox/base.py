@@ -237,6 +237,11 @@ class Sandbox(Protocol):
         """Starts the shell ahead of its first script."""
         ...
 
+    @property
+    def alive(self) -> bool:
+        """Whether it is still there, as far as can be seen without asking; only between calls."""
+        ...
+
     def on_close(self, told: Callable[[], None]) -> None:
         """Calls `told` once, when the sandbox is closed."""
         ...

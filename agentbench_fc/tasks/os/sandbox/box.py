@@ -184,6 +184,11 @@ class Box:
             for told in self._told:
                 told()
 
+    @property
+    def alive(self) -> bool:
+        """See `Sandbox.alive`."""
+        return not self._closed and self._ended is None and self._wire.alive
+
     def on_close(self, told: Callable[[], None]) -> None:
         """See `Sandbox.on_close`."""
         self._told.append(told)

@@ -198,7 +198,7 @@ class Sandboxes:
                     self._worker = threading.Thread(target=self._work, name="agentbench-fc-sandboxes", daemon=True)
                     self._worker.start()
                 self._state.notify_all()
-            if sandbox is None or _answers(sandbox):
+            if sandbox is None or sandbox.alive:
                 return sandbox
             sandbox.close()
 
@@ -269,11 +269,3 @@ class Sandboxes:
                 logger.info("removed %d sandboxes of processes that are no more", removed)
         except (SandboxUnavailable, InfrastructureError) as error:
             logger.warning("what killed processes left cannot be swept now: %s", error)
-
-
-def _answers(sandbox: Sandbox) -> bool:
-    """Whether a sandbox that waited is still alive."""
-    try:
-        return sandbox.exec(["true"], timeout_s=10).ok
-    except InfrastructureError:
-        return False
