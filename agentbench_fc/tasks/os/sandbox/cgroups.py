@@ -1,6 +1,6 @@
 """Control groups of our own, version 1, 2 or both: finding, emptying and removing them.
 
-All groups of this package lie below `agentbench-fc` at the root of each hierarchy, one folder per owner process.
+An owner process has one folder at the root of each hierarchy, `agentbench-fc-<owner>`, with one per sandbox in it.
 
 Not here: making them and setting limits (runc does it, from spec.py).
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-TOP = "agentbench-fc"
+PREFIX = "agentbench-fc-"
 MOUNTS = Path("/proc/self/mounts")
 
 
@@ -57,7 +57,7 @@ def owners() -> set[str]:
     found = set()
     for root in hierarchies():
         with contextlib.suppress(OSError):
-            found |= {each.name for each in (root / TOP).iterdir() if each.is_dir()}
+            found |= {each.name.removeprefix(PREFIX) for each in root.glob(f"{PREFIX}*") if each.is_dir()}
     return found
 
 
@@ -66,14 +66,14 @@ def sandboxes(owner: str) -> set[str]:
     found = set()
     for root in hierarchies():
         with contextlib.suppress(OSError):
-            found |= {each.name for each in (root / TOP / owner).iterdir() if each.is_dir()}
+            found |= {each.name for each in (root / f"{PREFIX}{owner}").iterdir() if each.is_dir()}
     return found
 
 
 def folders(group: str) -> Iterator[Path]:
     """A group's folders in all hierarchies."""
     for root in hierarchies():
-        folder = root / TOP / group
+        folder = root / f"{PREFIX}{group}"
         if folder.is_dir():
             yield folder
 
@@ -94,7 +94,7 @@ def remove(group: str, *, kill: bool = False, timeout_s: float = 5.0) -> bool:
     """Removes a group and those below it in all hierarchies.
 
     Args:
-        group: Below `agentbench-fc`.
+        group: An owner's name, or that and a sandbox's.
         kill: Ends the processes that are still in it.
         timeout_s: For processes that are just ending.
 

@@ -56,7 +56,7 @@ class Keeper:
 
     def __init__(self, runc: str, owner: Owner) -> None:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        groups = [str(root / cgroups.TOP / owner.name) for root in cgroups.hierarchies()]
+        groups = [str(root / f"{cgroups.PREFIX}{owner.name}") for root in cgroups.hierarchies()]
         with its:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(KEEPER), runc, *groups],
@@ -261,7 +261,7 @@ class OciBackend:
         keeper = self._running()
         name = f"sb{next(self._numbers)}"
         group = f"{self._owner.name}/{name}"
-        spec = runtime_spec("", f"/{cgroups.TOP}/{group}", limits)
+        spec = runtime_spec("", f"/{cgroups.PREFIX}{group}", limits)
         disk = [limits.disk_mib * 2**20, limits.inodes, FIRST_ID]
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
