@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError
-from agentrl_trainer.queue import TrajectoryQueue
+from agentrl_trainer.queue import BatchBuffer, BatchRule, TrajectoryQueue
 from agentrl_trainer.types import Group
 
 Make = Callable[..., Any]
@@ -127,3 +127,39 @@ def test_closing_ends_the_reader_and_the_wait(groups: list[Group]) -> None:
     queue.get_batch(4, 4, version=0, deadline_s=1)
     with pytest.raises(InfrastructureError, match="closed"):
         queue.get_batch(400, 400, version=0, deadline_s=1)
+
+
+def test_a_reader_that_is_gone_without_a_word_is_told_at_once(groups: list[Group]) -> None:
+    queue = TrajectoryQueue(Source(groups), capacity=1)  # never started: as good as dead
+    started = time.monotonic()
+    with pytest.raises(InfrastructureError, match="the reader ended without a word"):
+        queue.get_batch(4, 4, version=0, deadline_s=300)
+    assert time.monotonic() - started < 5
+
+
+def test_the_oldest_groups_come_first_and_equal_rewards_are_refilled(groups: list[Group]) -> None:
+    for number, group in enumerate(groups):
+        group.admitted_version = 5 - number // 2
+        for replica, row in enumerate(group.trajectories):
+            row.reward = float(replica % 2) if number % 3 == 0 else 0.3
+    buffer = BatchBuffer()
+    for group in groups[:8]:
+        buffer.put(group)
+    rule = BatchRule(min_trajectories=8, max_trajectories=8, refill=1e-6, most=24)
+    batch = buffer.take(rule)
+    assert batch is not None
+    assert [g.id for g in batch] == ["g6", "g7", "g4", "g5", "g2", "g3"], "two of six say something"
+    assert sum(g.counted(1e-6) for g in batch) == 8
+    assert buffer.take(rule) is None
+    for group in groups[8:]:
+        buffer.put(group)
+    last = buffer.take(rule)
+    assert last is not None
+    assert {"g9"} <= {g.id for g in last}
+    strict = BatchRule(min_trajectories=8, max_trajectories=8, refill=1e-6, most=12)
+    flat = BatchBuffer()
+    for number in (1, 2, 4, 5):
+        flat.put(groups[number])
+    found = flat.take(strict)
+    assert found is not None
+    assert len(found) == 3, "not for ever: 12 usable ones are enough"
