@@ -32,7 +32,7 @@ def run(ranks: int, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
         [sys.executable, *launcher, str(SCRIPT), *map(str, arguments)],
-        capture_output=True, text=True, timeout=250, check=False, env=environment,
+        capture_output=True, text=True, timeout=280, check=False, env=environment,
     )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def apart(one: Path, other: Path, start: Path) -> float:
     return gap / way
 
 
+@pytest.mark.timeout(600)
 def test_two_ranks_are_one(policy_dir: Path, tmp_path: Path) -> None:
     for ranks in (1, 2):
         done = run(ranks, policy_dir, tmp_path / f"run{ranks}", 12, "normalization.task=stream")
@@ -65,6 +66,7 @@ def test_two_ranks_are_one(policy_dir: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_two_ranks_correct_and_resume_as_one(policy_dir: Path, tmp_path: Path) -> None:
     options = ("off_policy.mode=decoupled", "off_policy.correction=truncate", "off_policy.level=turn")
     for ranks in (1, 2):
