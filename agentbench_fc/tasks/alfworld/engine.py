@@ -27,7 +27,7 @@ from agentbench_fc.tasks.alfworld.grammar import Grammar, Grammars, Symbol
 from agentbench_fc.tasks.alfworld.naming import display_names
 from agentbench_fc.tasks.alfworld.native import Library, library_file, separable
 from agentbench_fc.tasks.alfworld.text import Entity, Facts, Place, Thing, View, Writer
-from agentbench_fc.tasks.alfworld.translation import Translation, Translations, atom
+from agentbench_fc.tasks.alfworld.translation import Translation, Translations, read_atom, read_operator
 
 __all__ = ["NOTHING", "Engine", "Game", "Play", "Seen"]
 
@@ -87,6 +87,7 @@ class _Board:
         self._grammar = grammar
         self._objects = objects
         self._parameters = translation.parameters
+        self._words = translation.words
         self._fluents = frozenset(translation.fluents)
         self._effects: dict[int, list[tuple[str, tuple[str, ...]]]] = {}
         for predicate, *arguments in translation.facts:
@@ -107,7 +108,7 @@ class _Board:
         """The facts that an operator makes true."""
         if number not in self._effects:
             count = self._operators[number].effects
-            self._effects[number] = [atom(name) for name in library.effects(state, number, count)]
+            self._effects[number] = [read_atom(name, self._words) for name in library.effects(state, number, count)]
         return self._effects[number]
 
     def load(self, library: Library, task: bytes) -> None:
@@ -134,7 +135,7 @@ class _Board:
         return commands
 
     def _operator(self, name: str, effects: int) -> _Operator:
-        action, *arguments = name.split()
+        action, *arguments = read_operator(name, self._words)
         mapping: dict[Place, Thing] = {
             (parameter, kind): (thing, kind)
             for (parameter, kind), thing in zip(self._parameters[action], arguments, strict=False)

@@ -15,7 +15,7 @@ import re
 import sys
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,12 +26,15 @@ from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.native import INSTALL, NAME_BYTES
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 128
 """Translations kept in memory, compressed: about 0.1 MB each."""
 MAX_FILES = 48
 """In each of 256 folders: training on ever new games keeps the cache below about 1 GB."""
-_NAMES = re.compile(r"^begin_operator\n(.*)$|^(?:Negated)?Atom .*$", re.MULTILINE)
+_NAMES = re.compile(
+    r"^begin_operator\n(?P<operator>.*)$|^(?P<sign>Atom|NegatedAtom) (?P<predicate>[^(\n]*)\((?P<arguments>.*)\)$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,10 @@ class Translation:
     """What the engine needs of a translated problem."""
 
     sas: str
-    """The task, in the format that the library reads."""
+    """The task, in the format that the library reads. A word in its names is a number: names make up most of a task,
+    and the library keeps them several times."""
+    words: list[str]
+    """What the numbers stand for."""
     types: dict[str, list[str]]
     """Type -> its supertypes."""
     objects: dict[str, str]
@@ -115,22 +121,24 @@ def translate(game: Game) -> Translation:
                 f"the game's PDDL cannot be translated: {type(error).__name__}: {error!s:.300} [{game.where}]. "
                 "Download or generate it again."
             ) from error
-    return _checked(_read(task, sas), game.where)
+    return _read(task, sas, game.where)
 
 
-def _read(task: Any, sas: str) -> Translation:
+def _read(task: Any, sas: str, where: str) -> Translation:
     facts = []
     for atom in task.init:
         predicate = getattr(atom, "predicate", None)
         if predicate is not None and predicate != "=":
             facts.append((predicate, *atom.args))
     for values, initial in _variables(sas):
-        name, arguments = _atom(values[initial])
-        if not name.startswith("not_"):
-            facts.append((name, *arguments))
+        name = _NAMES.fullmatch(values[initial])
+        if name is not None and name["sign"] == "Atom":
+            facts.append((name["predicate"], *_split(name["arguments"])))
     changed = {effect.literal.predicate for action in task.actions for effect in action.effects}
+    short, words = _shortened(sas, where)
     return Translation(
-        sas=sas,
+        sas=short,
+        words=words,
         types={kind.name: list(kind.supertype_names) for kind in reversed(task.types)},
         objects={thing.name: thing.type_name for thing in task.objects},
         parameters={
@@ -151,27 +159,54 @@ def _variables(sas: str) -> Iterator[tuple[list[str], int]]:
         yield block.splitlines(), int(value)
 
 
-def atom(name: str) -> tuple[str, tuple[str, ...]]:
-    """Predicate and arguments of an atom as the library spells it.
+def _shortened(sas: str, where: str) -> tuple[str, list[str]]:
+    """The task with numbers for words in its names, and the words."""
+    numbers: dict[str, str] = {}
 
-    >>> atom("NegatedAtom opened(fridge_bar_01)")
+    def number(word: str) -> str:
+        return numbers.setdefault(word, str(len(numbers)))
+
+    def short(found: re.Match[str]) -> str:
+        if found["sign"] is None:
+            name = " ".join(map(number, found["operator"].split()))
+            whole = f"begin_operator\n{name}"
+        else:
+            whole = name = (
+                f"{found['sign']} {number(found['predicate'])}({', '.join(map(number, _split(found['arguments'])))})"
+            )
+        if len(name) >= NAME_BYTES:
+            raise TaskError(f"a name in the game has too many words [{where}]. Use actions with few parameters.")
+        return whole
+
+    return _NAMES.sub(short, sas), list(numbers)
+
+
+def _split(arguments: str) -> list[str]:
+    return [argument for argument in arguments.split(", ") if argument]
+
+
+def read_operator(name: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Action and arguments of an operator's name.
+
+    >>> read_operator("0 2 1", ["opened", "agent1", "fridge_bar_01"])
+    ('opened', 'fridge_bar_01', 'agent1')
+    """
+    return tuple(words[int(number)] for number in name.split())
+
+
+def read_atom(name: str, words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Predicate and arguments of an atom's name.
+
+    >>> read_atom("NegatedAtom 0(2)", ["opened", "agent1", "fridge_bar_01"])
     ('not_opened', ('fridge_bar_01',))
     """
-    return _atom(name)
-
-
-def _atom(name: str) -> tuple[str, tuple[str, ...]]:
     sign, _, rest = name.partition(" ")
-    predicate, _, arguments = rest.partition("(")
-    parts = tuple(part for part in arguments[:-1].split(", ") if part)
-    return (f"not_{predicate}" if sign == "NegatedAtom" else predicate), parts
-
-
-def _checked(translation: Translation, where: str) -> Translation:
-    longest = max((len(match[0]) for match in _NAMES.finditer(translation.sas)), default=0)
-    if longest >= NAME_BYTES:
-        raise TaskError(f"a name in the game takes {longest} characters [{where}]. Use ids below 200 characters.")
-    return translation
+    predicate, _, arguments = rest[:-1].partition("(")
+    word = words[int(predicate)]
+    return (
+        f"not_{word}" if sign == "NegatedAtom" else word,
+        tuple(words[int(number)] for number in _split(arguments)),
+    )
 
 
 def _version() -> str:

@@ -290,10 +290,16 @@ def test_wrong_pddl_is_the_data_s_fault(engine: Engine, part: str, value: str) -
 
 
 def test_long_names_do_not_reach_the_library(engine: Engine) -> None:
-    problem = contents(1)[0]["pddl_problem"]
-    long = problem.replace("loc_bar_1", f"loc_bar_{'1' * 1100}")
-    with pytest.raises(TaskError, match="a name in the game takes"):
-        engine.start(Game.read(changed(pddl_problem=long)))
+    content = contents(1)[0]
+    long = content["pddl_problem"].replace("loc_bar_", f"loc_bar_{'1' * 2000}")  # the library has room for 1024
+    play = engine.start(Game.read(changed(pddl_problem=long)))
+    for command in content["walkthrough"]:
+        play.step(command)
+    assert play.seen.won
+    before, help_, after = content["pddl_domain"].partition("(:action help")
+    wide = after.replace("(?a - agent)", f"(?a {' '.join(f'?b{n}' for n in range(600))} - agent)", 1)
+    with pytest.raises(TaskError, match="too many words"):
+        engine.start(Game.read(changed(pddl_domain=before + help_ + wide)))
 
 
 def test_ids_are_ascii(engine: Engine) -> None:
