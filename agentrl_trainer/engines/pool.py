@@ -141,6 +141,11 @@ class EnginePool:
         """The policy that an engine belongs to."""
         return next(number for number, own in enumerate(self.policies) if index in own)
 
+    def draw_of(self, policy: int) -> int | None:
+        """The least loaded engine in service of one policy; None: there is none."""
+        alive = [i for i in self.policies[policy] if not self._faults[i]]
+        return min(alive, key=lambda i: self._busy[i]) if alive else None
+
     def picker(self, rng: random.Random, mode: CrossPolicy) -> Callable[[], int]:
         """Gives the engine index of each turn of one trajectory: drawn per `step`, once per `trajectory`, or fresh."""
         if mode != "trajectory":

@@ -24,7 +24,8 @@ from agentrl_trainer.types import NO_VERSION
 
 logger = logging.getLogger(__name__)
 MODULE = "agentrl_trainer.engines.process"
-HEALTH_S = 5.0
+HEALTH_S = 20.0
+"""A process that ended is known at once by its socket; one that is only slow must not be started again for it."""
 DEATH_S = 2.0
 """How long we wait for the exit code of a process whose socket closed."""
 
