@@ -43,6 +43,7 @@ class FakeSGLang:
         context: int = 512,
         shift: float = 0.0,
         info: Mapping[str, Any] = {},
+        key: str = "",
         port: int = 0,
     ) -> None:
         self.fault = fault
@@ -53,6 +54,7 @@ class FakeSGLang:
         self.aborted: list[str] = []
         self.version = "default"
         self._folder, self._context, self._info, self._port = folder, context, info, port
+        self._key = key
         self._engine = TransformersEngine(folder, max_context=context)
         self._outdated: TransformersEngine | None = None
         self._known: set[tuple[int, ...]] = set()
@@ -92,6 +94,8 @@ class FakeSGLang:
             body = json.loads(await request.text() or "{}")
             self.bodies.append((path, body))
             self._asked[path] += 1
+            if self._key and request.headers.get("Authorization") != f"Bearer {self._key}":
+                return web.json_response({"error": "Unauthorized"}, status=401)
             fault = self.fault(path, self._asked[path], body)
             if fault is not None and fault not in ("nan", "short"):
                 return await self._misbehave(fault, request)

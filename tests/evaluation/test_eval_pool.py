@@ -72,8 +72,8 @@ async def test_the_draw_follows_from_the_seed_and_the_address_may_move(tmp_path:
         assert draws[0] == draws[1]
         settings = pooled(tmp_path / "0", moved.url, closing.url, repeats=6)
         await evaluate(settings, tasks={"counter": counter_task()})  # the same run, at another address
+        other = pooled(tmp_path / "0", moved.url, closing.url, repeats=6, mix="trajectory")
         with pytest.raises(CallerError, match='mix was "step", now "trajectory"'):
-            other = pooled(tmp_path / "0", moved.url, closing.url, repeats=6, mix="trajectory")
             await evaluate(other, tasks={"counter": counter_task()})
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from fake_sglang import CONTRACT, FakeSGLang
 from transformers import AutoModelForCausalLM
 
 from agentbench_fc.errors import CallerError, InfrastructureError
+from agentrl_trainer.config import Engines, RunConfig, SamplingOptions
 from agentrl_trainer.engines.base import Completion, ContextFull, Sampling
 from agentrl_trainer.engines.pool import EnginePool, generate_until_done
 from agentrl_trainer.engines.sglang import SGLangEngine, read_completion, read_versions
 from agentrl_trainer.engines.sglang_http import RELEASE, SGLangServer
+from agentrl_trainer.engines.starting import check_fit, start_engines
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -162,6 +165,34 @@ async def test_a_server_that_cannot_serve_the_policy_is_refused_at_the_start(
     async with FakeSGLang(model_folder, info=info) as server:
         with pytest.raises(CallerError, match=message):
             await connected(server, architecture="Qwen3ForCausalLM")
+
+
+async def test_a_run_finds_its_servers_in_order_with_their_key_and_refuses_those_that_do_not_fit(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeSGLang(model_folder, key="secret") as fresh, FakeSGLang(model_folder, key="secret") as stale:
+        options = Engines(
+            kind="sglang", fresh_urls=(fresh.url,), stale_urls=(stale.url,), api_key_env="SGLANG_TEST_KEY"
+        )
+        config = RunConfig(engines=options, sampling=SamplingOptions(max_context=600))
+        engines: list[Any] = []
+        for key, message in (("", "SGLANG_TEST_KEY is not set"), ("wrong", "refuses the key.*engines.api_key_env")):
+            monkeypatch.setenv("SGLANG_TEST_KEY", key)
+            with pytest.raises(ExceptionGroup) as refused:
+                await start_engines(str(model_folder), config, tmp_path, [])
+            assert refused.group_contains(CallerError, match=message)
+        monkeypatch.setenv("SGLANG_TEST_KEY", "secret")
+        await start_engines(str(model_folder), config, tmp_path, engines)
+        assert [(e.name, e.role, e.vocabulary) for e in engines] == [
+            ("engine-0-fresh", "fresh", 304), ("engine-1-stale", "stale", 304),
+        ]  # fmt: skip
+        with pytest.raises(CallerError, match=r"the model holds 512 tokens.*Use 512 or less"):
+            check_fit(engines[0], 304, config)
+        with pytest.raises(CallerError, match="the tokenizer has 305 ids, the model 304"):
+            check_fit(engines[0], 305, config)
+        check_fit(engines[1], 300, replace(config, sampling=SamplingOptions(max_context=512)))
+        for engine in engines:
+            await engine.aclose()
 
 
 async def test_nobody_at_the_address_is_told_with_the_command_that_starts_one() -> None:
