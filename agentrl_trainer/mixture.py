@@ -26,8 +26,6 @@ from agentrl_trainer.types import POLICIES, Trajectory
 Array = NDArray[np.float64]
 Policies = Sequence[tuple[float, int]]
 """Weight and weight version of each policy that one draw could have picked."""
-RECORD = POLICIES
-"""Where a rollout may note, in a trajectory's metrics, the `Policies` of each of its draws."""
 
 
 class Stretch(NamedTuple):
@@ -73,11 +71,13 @@ def stretches(
         stale_sync_steps: Versions between two synchronizations of the stale ones.
     """
     tokens = np.flatnonzero(trajectory.mask)
-    turns = trajectory.turns[tokens] if per == "step" else np.zeros(len(tokens), dtype=np.int16)
-    noted = trajectory.metrics.get(RECORD) or []
+    engines = trajectory.engines[tokens]
+    # which draw a token is of, from 0; a trajectory's draw is repeated where its engine failed
+    draws = trajectory.turns[tokens] - 1 if per == "step" else np.cumsum(np.diff(engines, prepend=engines[:1]) != 0)
+    noted = trajectory.metrics.get(POLICIES) or []
     newest = admitted
-    for number, turn in enumerate(dict.fromkeys(turns.tolist())):
-        own = tokens[turns == turn]
+    for number in dict.fromkeys(draws.tolist()):
+        own = tokens[draws == number]
         version = int(trajectory.versions[own[0]])
         if trajectory.engines[own[0]] < fresh_engines:
             newest, other = version, version - version % stale_sync_steps

@@ -121,6 +121,11 @@ def open_policy(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if not (args is None or isinstance(args, RunConfig)):
+        raise CallerError(
+            f"args is a {type(args).__name__} [args]. Give a RunConfig: its sections hold what TRL's GRPOConfig calls "
+            "learning_rate, num_generations …, and `trl={…}` takes further fields of GRPOConfig."
+        )
     given = args or RunConfig()
     output = output or given.output or new_folder()
     changes: dict[str, Any] = {"output": output}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_trainer.mixture import PolicyHistory, mixture_logprobs, pooled, stretches
@@ -28,6 +28,7 @@ class Table:
         return np.array([self.logprobs[tokens[:n]][token] for n, token in enumerate(tokens)])
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31), st.floats(0.05, 0.95), st.floats(0.1, 4))
 def test_the_product_over_a_stretch_is_the_likelihood_under_the_pool(seed: int, weight: float, sharp: float) -> None:
     rng = np.random.default_rng(seed)
@@ -77,6 +78,9 @@ def test_draws_are_turns_or_whole_trajectories_and_know_who_else_was_there(make_
     assert [d.own for d in draws] == [4, 6, 4, 9]
     assert [d.policies[1][1] for d in draws] == [5, 4, 6, 8]
     assert np.concatenate([d.tokens for d in draws]).tolist() == np.flatnonzero(t.mask).tolist()
+    runs = list(stretches(t, per="trajectory", **options))  # type: ignore[arg-type]
+    assert [(run.own, len(run.tokens)) for run in runs] == [(4, 2), (6, 3), (4, 1), (9, 2)], "its engine was replaced"
+    t.engines[t.mask] = 1
     (whole,) = stretches(t, per="trajectory", **options)  # type: ignore[arg-type]
     assert (whole.own, len(whole.tokens)) == (4, 8)
 

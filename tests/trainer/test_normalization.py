@@ -28,6 +28,7 @@ def normalize(normalizer: TaskNormalizer, batch: list[tuple[int, int]], task: st
     return found
 
 
+@settings(deadline=None)
 @given(batches, st.sampled_from([0.0, 0.3, 0.9, 1.0]))
 def test_running_statistics_are_the_averages_of_all_tokens_each_weighted_by_its_age(
     stream: Batches, decay: float
@@ -46,6 +47,7 @@ def test_running_statistics_are_the_averages_of_all_tokens_each_weighted_by_its_
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@settings(deadline=None)
 @given(batches)
 def test_without_memory_a_stream_is_the_batch(stream: Batches) -> None:
     streaming = TaskNormalizer(Normalization(task="stream", decay=0.0))
@@ -96,6 +98,7 @@ def test_a_robust_scale_is_not_set_by_a_few_extreme_rewards() -> None:
     assert token_spread(mostly_equal, lengths[:4], "mad").scale == pytest.approx(0.5), "the deviation takes its place"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-20, 20), st.integers(1, 9)), min_size=1, max_size=9))
 def test_the_weighted_median_is_the_median_of_the_tokens(rows: list[tuple[int, int]]) -> None:
     values, weights = np.array(rows, dtype=float).T

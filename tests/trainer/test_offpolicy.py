@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError
@@ -99,6 +99,7 @@ def test_nothing_is_touched_without_a_correction(batch: tuple[Rows, list[np.ndar
     assert empty.rows.trajectories == []
 
 
+@settings(deadline=None)
 @given(log_ratios, st.floats(1, 3), st.floats(0, 0.9))
 def test_bounds_keep_what_lies_between_them(ratios: np.ndarray, high: float, low: float) -> None:
     options = OffPolicy(correction="mask", max_ratio=high, min_ratio=low)
@@ -106,6 +107,7 @@ def test_bounds_keep_what_lies_between_them(ratios: np.ndarray, high: float, low
     np.testing.assert_allclose(found, np.clip(np.exp(ratios), low, high), rtol=1e-9)
 
 
+@settings(deadline=None)
 @given(log_ratios, st.floats(0.01, 1.0))
 def test_m2_masks_the_fewest_tokens(ratios: np.ndarray, threshold: float) -> None:
     mask = m2_mask(ratios, threshold)

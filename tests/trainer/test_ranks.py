@@ -68,7 +68,7 @@ def test_two_ranks_are_one(policy_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_two_ranks_correct_and_resume_as_one(policy_dir: Path, tmp_path: Path) -> None:
-    options = ("off_policy.mode=decoupled", "off_policy.correction=truncate", "off_policy.level=turn")
+    options = ("off_policy.mode=decoupled", "off_policy.correction=truncate", "normalization.task=stream")
     for ranks in (1, 2):
         done = run(ranks, policy_dir, tmp_path / f"run{ranks}", 12, *options)
         assert done.returncode == 0, done.stderr[-3000:]

@@ -81,6 +81,8 @@ def test_the_parts_must_fit_each_other(policy_dir: Path, tmp_path: Path) -> None
     assert tiny.config.tasks[0].prompt == "compact"
     with pytest.raises(CallerError, match="Give tasks= too"):
         open_policy(str(policy_dir), RunConfig(), output=tmp_path)
+    with pytest.raises(CallerError, match="Give a RunConfig"):
+        AgentGRPOTrainer("tiny-fc", {"steps": 3}, output=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(CallerError, match="without its tokenizer"):
         open_policy(chosen.model, RunConfig(), tasks=["kg"], output=tmp_path)
     with pytest.raises(CallerError, match="no such folder"):
