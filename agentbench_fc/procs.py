@@ -348,7 +348,7 @@ class ChildPool:
 
     Args:
         target: As in `Child`.
-        size: Most processes at once; one that is worn but still in use does not count.
+        size: Most processes at once; as many again may be worn but still in use, beyond that they take users too.
         arguments: As in `Child`.
         max_calls: A child that answered so many takes no new users and ends with its last; None: never.
         max_rss_bytes: So does one whose memory grew beyond; None: no bound.
@@ -408,11 +408,7 @@ class ChildPool:
         return self._take(per_child, time.monotonic() + timeout_s, timeout_s)
 
     def share(self, child: Child) -> Child:
-        """Another user for a child that has one already; give it back by `unpin` too.
-
-        Raises:
-            InfrastructureError: it died meanwhile.
-        """
+        """One more user for a child in use, to be given back by `unpin`; an InfrastructureError: it died meanwhile."""
         with self._changed:
             if child not in self._users or not child.alive:
                 raise InfrastructureError(f"the child process is not alive any more [{self.target}]. Start another.")
@@ -467,9 +463,10 @@ class ChildPool:
                     raise CallerError(f"the pool was closed [{self.target}]. Make another one.")
                 for dead in [child for child in self._users if not child.alive]:
                     del self._users[dead]
-                serving = [c for c, users in self._users.items() if not (users and self._worn(c))]
+                full = len(self._users) + self._starting >= 2 * self._size
+                serving = [c for c, users in self._users.items() if full or not (users and self._worn(c))]
                 free = [c for c in serving if self._users[c] < per_child]
-                room = len(serving) + self._starting < self._size  # a worn one has gone but for its last users
+                room = not full and len(serving) + self._starting < self._size
                 best = min(free, key=self._users.__getitem__, default=None)
                 if best is not None and (self._users[best] == 0 or not room):
                     self._users[best] += 1

@@ -294,6 +294,34 @@ def test_a_worn_child_is_replaced_when_nobody_uses_it(bounds: dict[str, int]) ->
         assert pool.call("pid", timeout_s=20) != child.pid
 
 
+def test_a_worn_child_keeps_its_users_and_gets_no_new_ones() -> None:
+    with ChildPool(TARGET, 1, max_users=2) as pool:
+        first, second = pool.pin(timeout_s=20), pool.pin(timeout_s=20)
+        assert first is second
+        third, fourth = pool.pin(timeout_s=20), pool.pin(timeout_s=20)
+        assert third is fourth is not first
+        assert first.call("add", {"number": 1}, timeout_s=20) == 1
+        fifth = pool.pin(timeout_s=20)  # both are worn: rather one of them than a third process
+        assert fifth in {first, third}
+        for child in (first, second, third, fourth, fifth):
+            pool.unpin(child)
+        assert not exists(first.pid)
+        assert not exists(third.pid)
+        assert pool.recycled == 2
+
+
+def test_a_child_can_be_shared_by_choice() -> None:
+    with ChildPool(TARGET, 2) as pool:
+        first, second = pool.pin(timeout_s=20), pool.pin(timeout_s=20)
+        assert pool.share(first) is first
+        pool.unpin(first)
+        assert pool.pin(timeout_s=20) in {first, second}
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_until_gone(first.pid)
+        with pytest.raises(InfrastructureError, match="not alive"):
+            pool.share(first)
+
+
 def test_memory_is_seen(child: Child) -> None:
     before = child.rss_bytes
     child.call("grows", timeout_s=20)
