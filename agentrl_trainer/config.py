@@ -138,6 +138,9 @@ class Rollout:
     """Attempts after the first for an episode that failed by infrastructure, before its member is masked."""
     restarts: int = 3
     """How often a dead rollout process is started again before the run ends; see also `engines.restarts`."""
+    branches: int = 1
+    """Above 1, tree mode: each episode is branched at a random turn into so many, which other policies go on with, and
+    turns are credited within the tree (rollout/tree.py). A group has `group_size` / `branches` trees."""
     url: str = ""
     """Of a controller (`agentbench-fc serve`) whose workers run the sessions; empty: the rollout process runs them."""
     abnormal_penalty: float = -0.2
@@ -148,6 +151,7 @@ class Rollout:
         _check(self.max_episodes, "rollout.max_episodes", "Use 0 (by max_groups) or more.", low=0)
         _check(self.queue_groups, "rollout.queue_groups", "Use 1 or more.", low=1)
         _check(self.retries, "rollout.retries", "Use 0 or more.", low=0)
+        _check(self.branches, "rollout.branches", "Use 1 (no trees) or more.", low=1)
         _check(self.restarts, "rollout.restarts", "Use 0 (never) or more.", low=0)
         for name in ("straggler_s", "generate_timeout_s", "start_timeout_s"):
             _check(getattr(self, name), f"rollout.{name}", "Use seconds > 0.", low=0, strict=True)
@@ -388,6 +392,17 @@ class RunConfig:
             raise CallerError(
                 f"micro_batch_tokens is {self.batch.micro_batch_tokens} [batch.micro_batch_tokens]. "
                 f"It must hold one trajectory: sampling.max_context = {self.sampling.max_context}."
+            )
+        branches = self.rollout.branches
+        if self.group_size % branches or (branches > 1 and self.group_size // branches < 2):
+            raise CallerError(
+                f"{self.group_size} trajectories are not two or more trees of {branches} [rollout.branches, "
+                "group_size]. Use a multiple of branches, e.g. group_size=8 with branches=2."
+            )
+        if branches > 1 and self.engines.cross_policy == "none":
+            raise CallerError(
+                "branches need a second policy [rollout.branches, engines.cross_policy]. Set cross_policy=step, or "
+                "branches=1."
             )
         if self.batch.refill > 1 and not self.normalization.exclude_zero_variance:
             raise CallerError(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from agentrl_trainer.queue import StepBatch
 from agentrl_trainer.rows import Rows
 from agentrl_trainer.staleness import LagReport
-from agentrl_trainer.types import Trajectory
+from agentrl_trainer.types import INNER, Trajectory
 
 Metrics = dict[str, float]
 LOG_LIMIT = 30.0
@@ -45,7 +45,8 @@ def batch_metrics(batch: StepBatch, rows: Rows, lag: LagReport) -> Metrics:
         "time/wait_s": batch.waited_s,
     }
     figures |= {f"lag/share_{age}": share for age, share in enumerate(lag.shares)}
-    for task, own in sorted(by_task(trajectories).items()):
+    episodes = [t for t in trajectories if INNER not in t.metrics]
+    for task, own in sorted(by_task(episodes).items()):
         figures[f"reward/{task}"] = _mean(t.reward for t in own if t.reward is not None)
         figures[f"success/{task}"] = _mean(float(t.success or False) for t in own)
         figures[f"turns/{task}"] = _mean(float(t.turns.max(initial=0)) for t in own)

@@ -17,7 +17,7 @@ from agentrl_trainer.advantages import Array, group_advantages
 from agentrl_trainer.config import Normalization
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.staleness import trained_mask
-from agentrl_trainer.types import Group, Trajectory
+from agentrl_trainer.types import SIBLINGS, Group, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def train_rows(
     # the group's mean and deviation are those of all its usable members, whatever the lag bound leaves of them
     advantages, informative = group_advantages(
         rewards,
-        [number for number, _ in usable],
+        [(number, t.metrics.get(SIBLINGS, "")) for number, t in usable],
         scale=options.group_scale,
         tolerance=options.tolerance,
     )

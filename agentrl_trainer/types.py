@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 NO_VERSION = -1
 NO_ENGINE = -1
+SIBLINGS = "siblings"
+"""In a trajectory's metrics, tree mode: the members of its group with whom it is compared; absent: the others."""
+INNER = "inner"
+"""In a trajectory's metrics, tree mode: it is what several episodes have in common, no episode of its own."""
 POLICIES = "policies"
 """In a trajectory's metrics: of each draw, weight and weight version of the policies that it could have picked."""
 

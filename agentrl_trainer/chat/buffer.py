@@ -67,8 +67,28 @@ class TokenBuffer:
         another stop token), it comes in here, off the mask.
         """
         sampled_end = self._mask[-1:] == [True] and self._turns[-1] == turn and self.ids[-1:] == list(ids[:1])
-        new = list(ids[1:] if sampled_end else ids)
         self.repaired_turns += not sampled_end
+        self._add_observed(ids[1:] if sampled_end else ids, turn)
+
+    @classmethod
+    def before(cls, trajectory: Trajectory, turn: int) -> "TokenBuffer":
+        """What a trajectory held before agent turn `turn`, to go on from in another way."""
+        buffer = cls(trajectory.ids[: trajectory.prompt_length].tolist())
+        for number in range(1, turn):
+            own = trajectory.turns == number
+            sampled = np.flatnonzero(own & trajectory.mask)
+            completion = Completion(
+                tuple(trajectory.ids[sampled].tolist()),
+                tuple(trajectory.logprobs[sampled].tolist()),
+                tuple(trajectory.versions[sampled].tolist()),
+                "stop",
+            )
+            buffer.append_sampled(completion, int(trajectory.engines[sampled[0]]), number)
+            buffer._add_observed(trajectory.ids[own & ~trajectory.mask].tolist(), number)
+        return buffer
+
+    def _add_observed(self, ids: Sequence[int], turn: int) -> None:
+        new = list(ids)
         self._checksum = _checksum(self._checksum, new)
         self.ids += new
         self._mask += [False] * len(new)

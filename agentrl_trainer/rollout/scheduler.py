@@ -14,14 +14,14 @@ import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentbench_fc.errors import InfrastructureError
 from agentrl_trainer.rollout.depth import Depth
 from agentrl_trainer.rollout.plan import Draw, SamplePlan
-from agentrl_trainer.types import Group, Trajectory
+from agentrl_trainer.types import INNER, Group, Trajectory
 
 logger = logging.getLogger(__name__)
 HOPELESS_ROUNDS = 3
@@ -29,10 +29,10 @@ HOPELESS_ROUNDS = 3
 
 
 class PlayMember(Protocol):
-    """Plays one member of a group."""
+    """Plays one member of a group, or one tree of it."""
 
-    def __call__(self, draw: Draw, replica: int, deadline_s: float) -> Awaitable[Trajectory]:
-        """Returns a trajectory whatever happens, within `deadline_s` seconds; raises only what ends the run."""
+    def __call__(self, draw: Draw, replica: int, deadline_s: float) -> Awaitable[Trajectory | Sequence[Trajectory]]:
+        """Returns what was played, whatever happens, within some `deadline_s`; raises only what ends the run."""
         ...
 
 
@@ -43,6 +43,8 @@ class Limits:
     group_size: int
     places: int
     """Episodes that are played at once."""
+    members: int = 0
+    """Calls of `play` per group; 0: one per trajectory."""
     batch: int
     """Trajectories that a step takes at least."""
     max_lag: int
@@ -85,6 +87,7 @@ class Scheduler:
             batch=limits.batch, max_lag=limits.max_lag, group_size=limits.group_size, auto=limits.auto_depth
         )
         self._places = asyncio.Semaphore(limits.places)
+        self._plays = limits.members or limits.group_size
         self._moved = asyncio.Event()  # something happened that admission may have waited for
         self._ready = asyncio.Event()
         self._finished: list[tuple[int, Group]] = []  # a heap, oldest group on top
@@ -157,7 +160,7 @@ class Scheduler:
             if not self._obstacle() and (draw := self._plan.next(self._full_tasks())):
                 assert self._version is not None
                 self._running += 1
-                self._members += self._limits.group_size
+                self._members += self._plays
                 self.groups += 1
                 return draw, self._version, self.groups
             self._moved.clear()
@@ -174,7 +177,7 @@ class Scheduler:
         if on_their_way >= self._depth.target:
             return f"waits for a step: {on_their_way} trajectories on their way, depth {self._depth.target}"
         untaken = len(self._finished) + self._handing
-        if self._members - self._outside.total() + untaken * limits.group_size >= limits.places:
+        if self._members - self._outside.total() + untaken * self._plays >= limits.places:
             return f"waits for places: {limits.places} are taken, {untaken} groups of them by groups that nobody takes"
         return ""
 
@@ -183,16 +186,16 @@ class Scheduler:
 
     async def _play_group(self, draw: Draw, version: int, number: int) -> None:
         started = self._clock()
-        members: list[asyncio.Task[Trajectory]] = []
+        members: list[asyncio.Task[list[Trajectory]]] = []
         async with asyncio.TaskGroup() as tasks:
-            for replica in range(self._limits.group_size):
+            for replica in range(self._plays):
                 name = f"{draw.group_id}/{replica}"
                 members.append(tasks.create_task(self._member(draw, replica), name=name))
         group = Group(
             id=draw.group_id,
             task=draw.task,
             sample_id=draw.sample_id,
-            trajectories=[member.result() for member in members],
+            trajectories=[row for member in members for row in member.result()],
             admitted_version=version,
             seconds=self._clock() - started,
         )
@@ -204,7 +207,7 @@ class Scheduler:
         self._ready.set()
         self._moved.set()
 
-    async def _member(self, draw: Draw, replica: int) -> Trajectory:
+    async def _member(self, draw: Draw, replica: int) -> list[Trajectory]:
         own = self._task_places.get(draw.task)
         if own is not None:  # whoever waits for its task's place takes no other
             self._outside[draw.task] += 1
@@ -215,18 +218,22 @@ class Scheduler:
                 self._outside[draw.task] -= 1
         try:
             async with self._places:
-                trajectory = await self._play(draw, replica, self._limits.straggler_s)
+                played = await self._play(draw, replica, self._limits.straggler_s)
         finally:
             if own is not None:
                 own.release()
             self._members -= 1
             self._moved.set()
-        self.episodes += 1
-        self.statuses[f"{draw.task}: {trajectory.status}"] += 1
-        if not trajectory.usable:
-            self.faults[f"{draw.task}: {trajectory.fault[:200]}"] += 1
-            logger.warning("a member is masked, sample=%s: %s", draw.sample_id, trajectory.fault)
-        return trajectory
+        rows = [played] if isinstance(played, Trajectory) else list(played)
+        for row in rows:
+            if INNER in row.metrics:
+                continue
+            self.episodes += 1
+            self.statuses[f"{draw.task}: {row.status}"] += 1
+            if not row.usable:
+                self.faults[f"{draw.task}: {row.fault[:200]}"] += 1
+                logger.warning("a member is masked, sample=%s: %s", draw.sample_id, row.fault)
+        return rows
 
     async def _hand_out(self) -> None:
         while True:
@@ -243,7 +250,7 @@ class Scheduler:
     def _judge(self, group: Group) -> None:
         """A run in which nothing succeeds must not go on for ever."""
         self._hopeless = 0 if group.usable else self._hopeless + 1
-        if self._hopeless >= HOPELESS_ROUNDS * -(-self._limits.places // self._limits.group_size):
+        if self._hopeless >= HOPELESS_ROUNDS * -(-self._limits.places // self._plays):
             raise InfrastructureError(
                 f"the last {self._hopeless} groups had no usable member [scheduler]. "
                 f"The last fault: {group.trajectories[-1].fault}"

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 CANCEL_S = 5.0
 """How long the end of a broken episode may take; its lease ends it otherwise."""
 BACKOFF_S = 0.2
+FORK_PAUSE_S = 0.05
+SESSION = "session"
+"""In a trajectory's metrics: the session that played it."""
 FULL_PAUSE_S = 0.5
 """Between two attempts to start while all slots are taken."""
 
@@ -126,6 +129,50 @@ class Player:
             await attempt.abandon()
             raise
 
+    async def branch(
+        self,
+        spec: EpisodeSpec,
+        rng: random.Random,
+        trunk: Trajectory,
+        turn: int,
+        *,
+        ahead: int,
+        temperature: float,
+        cross_policy: CrossPolicy,
+        deadline_s: float,
+    ) -> Trajectory | None:
+        """Plays a finished episode again from one of its turns on, that turn by another policy.
+
+        Args:
+            spec: Of the new episode.
+            rng: Of its draws.
+            trunk: The finished one.
+            turn: The agent turn, from 1, that is played anew.
+            ahead: How many policies of the pool further the one of that turn is.
+            temperature: 0 is greedy.
+            cross_policy: What later draws decide.
+            deadline_s: Seconds until it is cancelled and masked.
+
+        Returns:
+            None: the session could not be forked.
+        """
+        attempt = _Attempt(self, spec, rng, temperature, cross_policy)
+        try:
+            async with asyncio.timeout(deadline_s):
+                if not await attempt.fork(trunk, turn, ahead):
+                    return None
+                try:
+                    return await attempt.go_on()
+                except _Broken as broken:
+                    await attempt.abandon()
+                    return attempt.unusable(str(broken))
+        except TimeoutError:
+            await attempt.abandon()
+            return attempt.unusable(f"not finished within {deadline_s:g} s (rollout.straggler_s)")
+        except BaseException:
+            await attempt.abandon()
+            raise
+
     def longest_waits(self, count: int) -> list[str]:
         """The open episodes that have waited longest for one thing: who, in which turn, for what, for how long."""
         now = time.monotonic()
@@ -160,6 +207,8 @@ class _Attempt:
         self._number = 0
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._engine = ""
+        self._name = ""
+        self._forced: int | None = None
         self._policies: list[list[tuple[float, int]]] = []  # what each draw could have picked, where that can vary
         self.waits_for = ""
         """What is under way; empty: nothing that can hang."""
@@ -184,10 +233,43 @@ class _Attempt:
             _Broken: a fault of a task or of machines.
         """
         turn = await self._start()
-        self._session = turn.session_id
+        self._session = self._name = turn.session_id
         if not turn.finish:  # a failed start has nothing to render
             self._buffer = TokenBuffer(self._player._renderer.render_prompt(turn.messages, turn.tools))
-        while not turn.finish:
+        return await self.go_on(turn)
+
+    async def fork(self, trunk: Trajectory, turn: int, ahead: int) -> bool:
+        """Stands where `trunk` stood before `turn`; False: its session cannot be forked."""
+        with self._timed("start"):
+            try:
+                copy = await self._fork(str(trunk.metrics[SESSION]), turn - 1)
+            except (CallerError, TaskError, InfrastructureError) as error:
+                logger.warning("no branch of session %s at turn %d: %s", trunk.metrics[SESSION], turn, error)
+                return False
+        self._session = self._name = copy.session_id
+        self._buffer = TokenBuffer.before(trunk, turn)
+        self._number = turn - 1
+        pool, sampled = self._player._pool, trunk.engines[(trunk.turns == turn) & trunk.mask]
+        self._notes = 1 << 15
+        self._policies = [list(draw) for draw in trunk.metrics.get(POLICIES, [])[: turn - 1]]
+        self._policies += [pool.choices()] * (turn - 1 - len(self._policies))
+        self._forced = (pool.policy_of(int(sampled[0])) + ahead) % len(pool.policies)
+        return True
+
+    async def _fork(self, session: str, turn: int) -> Turn:
+        while True:
+            try:
+                return await self._client.fork(session, turn)
+            except (Conflict, Unavailable):  # a sibling is forked just now, or all slots are taken
+                await asyncio.sleep(FORK_PAUSE_S)  # bounded by the episode's deadline
+
+    async def go_on(self, turn: Turn | None = None) -> Trajectory:
+        """Plays from the present state to the end.
+
+        Raises:
+            _Broken: a fault of a task or of machines.
+        """
+        while turn is None or not turn.finish:
             turn = await self._play_turn()
         self._session = ""
         return self._finished(turn)
@@ -263,7 +345,7 @@ class _Attempt:
                     self._policies[self._number - 1 :] = [
                         self._player._pool.choices()
                     ]  # the last draw's, after a fault
-                index = self._pick()
+                index, self._forced = self._draw(), None
                 self._engine = self._player._pool.engines[index].name
                 try:
                     completion = await self._player._pool.generate(
@@ -278,6 +360,14 @@ class _Attempt:
                     self._player.tokens += len(completion.ids)
                     return index, completion
         raise AssertionError("unreachable: the last try returns or raises")
+
+    def _draw(self) -> int:
+        """The engine of this turn; a branch begins with the one of its policy."""
+        index = None if self._forced is None else self._player._pool.draw_of(self._forced)
+        if index is None:
+            return self._pick()
+        self._policies[-1:] = [[(1.0, self._player._pool.engines[index].version)]]
+        return index
 
     async def _interact(self, completion: Completion) -> Turn:
         messages = self._player._renderer.parse(completion.ids).to_messages()
@@ -322,6 +412,7 @@ class _Attempt:
         spec = self._spec
         own: dict[str, Any] = {"drift": self._buffer.drift, "repaired_turns": self._buffer.repaired_turns}
         own |= {POLICIES: self._policies} if self._policies else {}
+        own |= {SESSION: self._name}
         own |= {"turns": self._number} | {f"{name}_s": round(s, 4) for name, s in self._seconds.items()}
         return self._buffer.to_trajectory(
             task=spec.task,

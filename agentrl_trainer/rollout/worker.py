@@ -36,6 +36,7 @@ from agentrl_trainer.rollout.codec import encode_group
 from agentrl_trainer.rollout.plan import Draw, SamplePlan
 from agentrl_trainer.rollout.scheduler import Limits, Scheduler
 from agentrl_trainer.rollout.trajectory import EpisodeSpec, Player, PlayOptions
+from agentrl_trainer.rollout.tree import play_tree
 from agentrl_trainer.types import Group, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class Worker:
         limits = Limits(
             group_size=config.group_size,
             places=config.places,
+            members=config.group_size // config.rollout.branches,
             batch=config.batch.min_trajectories,
             max_lag=config.staleness.max_lag,
             straggler_s=config.rollout.straggler_s,
@@ -194,16 +196,16 @@ class Worker:
             tasks.create_task(self._client.aclose())
             tasks.create_task(self._pool.aclose())
 
-    async def _member(self, draw: Draw, replica: int, deadline_s: float) -> Trajectory:
+    async def _member(self, draw: Draw, replica: int, deadline_s: float) -> Trajectory | list[Trajectory]:
         spec = self._spec(self._tasks[draw.task], draw.sample_id, draw.seed, draw.group_id, replica)
         config = self._config
-        return await self._player.play(
-            spec,
-            draw.rng(replica),
-            temperature=config.sampling.temperature,
-            cross_policy=config.engines.cross_policy,
-            deadline_s=deadline_s,
-        )
+        rng, temperature, cross = draw.rng(replica), config.sampling.temperature, config.engines.cross_policy
+        if (branches := config.rollout.branches) > 1:
+            return await play_tree(
+                self._player, spec, rng, branches=branches, temperature=temperature, cross_policy=cross,
+                deadline_s=deadline_s,
+            )  # fmt: skip
+        return await self._player.play(spec, rng, temperature=temperature, cross_policy=cross, deadline_s=deadline_s)
 
     async def _evaluated(self, task: TaskMix, sample_id: str, seed: str, temperature: float) -> Trajectory:
         rng = random.Random(seed)
