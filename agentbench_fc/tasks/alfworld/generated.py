@@ -18,6 +18,7 @@ from typing import Any, overload
 from agentbench_fc.cache import generated
 from agentbench_fc.episode import Sample
 from agentbench_fc.errors import NotFound, TaskError, did_you_mean
+from agentbench_fc.tasks.alfworld.games import SAME_SPLIT
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES, Game, make_game
 from agentbench_fc.tasks.alfworld.pddl import Wheel, dumped, find_wheel, game_file, problem, traj_data
 from agentbench_fc.tasks.alfworld.scenes import LEVELS, World, read_world
@@ -79,7 +80,8 @@ class GeneratedGames:
         return f"alfworld/{self._seed}-{_hash(chr(0).join(texts).encode())[:12]}"
 
     def samples(self, split: str) -> Sequence[Sample]:
-        """The games of a split, made one by one as they are asked for."""
+        """The games of a split, made one by one as they are asked for; `dev` and `test` are the two valid ones."""
+        split = SAME_SPLIT.get(split, split)
         if split not in SPLITS:
             raise NotFound(f"no split {split!r} [task alfworld]. {did_you_mean(split, SPLITS)}")
         return _Numbered(self, split, self._sizes[split], self._kinds)

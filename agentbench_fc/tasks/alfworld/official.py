@@ -21,6 +21,7 @@ from typing import Any
 from agentbench_fc.cache import generated
 from agentbench_fc.episode import Sample
 from agentbench_fc.errors import CallerError, InfrastructureError, NotFound, did_you_mean
+from agentbench_fc.tasks.alfworld.games import SAME_SPLIT
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES
 
 LAYOUT = "json_2.1.1"
@@ -106,12 +107,14 @@ class OfficialGames:
         return f"ALFWorld's games {self.root.name}, release {release}{lists}"
 
     def samples(self, split: str) -> Sequence[Sample]:
-        """The games of a split.
+        """The games of a split; `dev` and `test` are the two valid ones, where no list has that name.
 
         Raises:
             NotFound: no such split.
             CallerError: some of its games are missing or damaged, and `allow_missing` is off.
         """
+        if split not in self.splits:
+            split = SAME_SPLIT.get(split, split)
         found = self.found(split)
         faulty = [game for game in found if game.fault]
         if faulty and not self._allow_missing:

@@ -304,6 +304,12 @@ def test_a_split_that_does_not_exist_is_named(default: Games) -> None:
         default.samples("valid_seem")
 
 
+def test_the_other_tasks_names_of_splits_are_understood(default: Games) -> None:
+    for theirs, ours in (("dev", "valid_seen"), ("test", "valid_unseen")):
+        assert default.samples(theirs)[7] == default.samples(ours)[7]
+        assert theirs not in default.splits  # no game is in two splits
+
+
 def test_without_the_package_the_line_that_installs_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pddl.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InfrastructureError, match=re.escape("pip install 'agentbench-fc[alfworld]'")):

@@ -79,6 +79,18 @@ def test_the_folder_can_come_from_the_environment(root: Path, monkeypatch: pytes
     assert len(open_games(FOLDER, data="official").samples("valid_unseen")) == 6
 
 
+def test_the_other_tasks_names_of_splits_are_understood_unless_a_list_has_them(root: Path, tmp_path: Path) -> None:
+    games = OfficialGames(root)
+    assert games.samples("test") == games.samples("valid_unseen")
+    with pytest.raises(NotFound, match="no split 'valid_seen'"):
+        games.samples("dev")
+    index = index_of(root, tmp_path / "dev.json", [path.relative_to(root).as_posix() for path in files(root)[:2]])
+    assert [sample.id for sample in OfficialGames(root, index=index).samples("dev")] == [
+        "alfworld/dev/0",
+        "alfworld/dev/1",
+    ]
+
+
 def test_only_what_alfworld_itself_would_play_is_in_a_split(root: Path) -> None:
     first, second, third, *_ = files(root)
     changed(first, solvable=False)
