@@ -22,6 +22,8 @@ from agentrl_trainer.shards import TranscriptShards
 from agentrl_trainer.weights import WeightPublisher
 
 logger = logging.getLogger(__name__)
+LOGS_KEPT = 100
+"""Hugging Face keeps every log in memory and in each checkpoint; the run's folder has them all."""
 
 
 class Watched(Protocol):
@@ -115,6 +117,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         **kwargs: Any,
     ) -> None:
         """Passes a step's figures on; evaluations arrive by `on_evaluate`, the end of training is not a step."""
+        del state.log_history[:-LOGS_KEPT]
         if logs and "loss" in logs:
             self._report.step(state.global_step, logs)
 

@@ -38,8 +38,8 @@ class RunReport:
         self._display = display
         self._path = folder / METRICS
         self._started = time.monotonic()
-        self.records = [] if resumed_at is None else [r for r in read_metrics(self._path) if r["step"] <= resumed_at]
-        self._path.write_text("".join(json.dumps(record) + "\n" for record in self.records), encoding="utf-8")
+        kept = [] if resumed_at is None else [r for r in read_metrics(self._path) if r["step"] <= resumed_at]
+        self._path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
     def step(self, step: int, figures: Metrics) -> None:
         """Takes the figures of an optimizer step."""
@@ -54,16 +54,16 @@ class RunReport:
 
     def finish(self) -> str:
         """Writes curve and summary; returns the summary as text."""
-        content = summary(self.records)
+        records = read_metrics(self._path)  # not kept in memory: a run may take any number of steps
+        content = summary(records)
         (self.folder / f"{SUMMARY}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         text = summary_text(content)
         (self.folder / f"{SUMMARY}.txt").write_text(text + "\n", encoding="utf-8")
-        if any(record["kind"] == "step" for record in self.records):
-            plot_curves(self.records, self.folder / CURVE)
+        if any(record["kind"] == "step" for record in records):
+            plot_curves(records, self.folder / CURVE)
         return text
 
     def _write(self, record: Record) -> None:
-        self.records.append(record)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
