@@ -320,7 +320,10 @@ class OciBackend:
             if inherited is not None:
                 inherited.forget()
         with self._lock:
-            if self._keeper is None or not self._keeper.alive:
+            if self._keeper is not None and not self._keeper.alive:
+                self._keeper.close()  # it has ended; its warden may still be removing control groups
+                self._keeper = None
+            if self._keeper is None:
                 self._keeper = Keeper(self._runc, self._owner)
             return self._keeper
 
