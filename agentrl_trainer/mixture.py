@@ -72,12 +72,12 @@ def stretches(
     """
     tokens = np.flatnonzero(trajectory.mask)
     engines = trajectory.engines[tokens]
-    # which draw a token is of, from 0; a trajectory's draw is repeated where its engine failed
+    # which draw a token is of; a trajectory's draw is repeated where its engine failed
     draws = trajectory.turns[tokens] - 1 if per == "step" else np.cumsum(np.diff(engines, prepend=engines[:1]) != 0)
     noted = trajectory.metrics.get(POLICIES) or []
     newest = admitted
-    for number in dict.fromkeys(draws.tolist()):
-        own = tokens[draws == number]
+    for number, draw in enumerate(dict.fromkeys(draws.tolist())):
+        own = tokens[draws == draw]
         version = int(trajectory.versions[own[0]])
         if trajectory.engines[own[0]] < fresh_engines:
             newest, other = version, version - version % stale_sync_steps

@@ -201,7 +201,8 @@ class _Attempt:
         self._rng = rng
         self._temperature = temperature
         self._pick = player._pool.picker(rng, cross_policy)
-        self._notes = {"none": 0, "trajectory": 1}.get(cross_policy, 1 << 15) if player._pool.mix else 0
+        several = len(player._pool.policies) > 1
+        self._notes = {"none": 0, "trajectory": 1}.get(cross_policy, 1 << 15) if several else 0
         self._buffer = TokenBuffer([])
         self._session = ""
         self._number = 0
