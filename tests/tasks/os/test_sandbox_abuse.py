@@ -305,7 +305,8 @@ def test_shadowed_programs_do_not_reach_a_fresh_process(box: Sandbox) -> None:
     box.shell(
         "mkdir -p /root/bin; printf '#!/bin/sh\\necho 42\\n' | tee /root/bin/python3 /root/bin/ls /root/ls > /dev/null;"
         "chmod +x /root/bin/* /root/ls; export PATH=/root/bin:.:$PATH; alias wc='echo 42';"
-        "printf 'echo 42; exit 0\\n' > /root/.bashrc; cp /root/.bashrc /root/.profile; cp /root/.profile /root/.bash_login;"
+        "printf 'echo 42; exit 0\\n' > /root/.bashrc; cp /root/.bashrc /root/.profile;"
+        "cp /root/.profile /root/.bash_login;"
         "printf 'print(42)\\n' > /root/json.py; export PYTHONPATH=/root PYTHONSTARTUP=/root/json.py"
     )
     clean: list[ExecResult] = [

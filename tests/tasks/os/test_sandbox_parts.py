@@ -477,3 +477,42 @@ def test_the_recipe_has_every_stage_and_needs_no_buildkit() -> None:
     assert "ARG BASE_IMAGE" in dockerfile
     assert "--mount" not in dockerfile
     subprocess.run(["sh", "-n", recipe_folder() / "install.sh"], check=True, timeout=10)
+
+
+def run_cli(*arguments: str) -> tuple[int, str]:
+    from typer.testing import CliRunner
+
+    from agentbench_fc.tasks.os.sandbox.cli import app
+
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout
+
+
+def test_the_command_line_says_what_is_built_and_tidies_up(tmp_path: Path) -> None:
+    images = Images(tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    made = images._pack(root, "packages", "debootstrap bookworm")
+    code, text = run_cli("build", "--stage", "packages", "--cache", str(tmp_path))
+    assert code == 0
+    assert f"image packages is there already: 0 MiB, from debootstrap bookworm [{tmp_path / made.archive}]" in text
+    code, text = run_cli("build", "--stage", "packages", "--cache", str(tmp_path), "--json")
+    assert json.loads(text) | {"tag": made.tag, "built": False} == json.loads(text)
+    (tmp_path / "default-old.tar").write_bytes(bytes(3 << 20))
+    code, text = run_cli("prune", "--cache", str(tmp_path), "--json")
+    assert code == 0
+    assert json.loads(text)["bytes"] >= 3 << 20
+    assert set(json.loads(text)["sandboxes"]) == {"docker", "oci"}
+    assert images.find("packages") == made
+
+
+def test_a_probe_names_each_kind_and_fails_where_none_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path))
+    code, text = run_cli("probe")
+    assert code == 4
+    assert "docker: does not work: no container engine answers" in text
+    assert "oci: does not work: " in text
+    assert text.count("mend it: ") == 2
+    code, text = run_cli("probe", "--backend", "docker", "--json")
+    assert (code, json.loads(text)[0]["ok"]) == (4, False)

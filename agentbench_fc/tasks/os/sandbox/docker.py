@@ -348,6 +348,8 @@ class DockerBackend:
 
     def _settings(self, client: Client, reference: str, name: str, limits: Limits) -> dict[str, Any]:
         nofile = min(NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        nproc = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        nproc = nproc if 0 < nproc < NOFILE else NOFILE
         memory = limits.memory_mib * 2**20
         disk = limits.disk_mib * 2**20
         host = client.create_host_config(
@@ -362,6 +364,7 @@ class DockerBackend:
             security_opt=["no-new-privileges"],
             ulimits=[
                 {"Name": "nofile", "Soft": nofile, "Hard": nofile},
+                {"Name": "nproc", "Soft": nproc, "Hard": nproc},  # Podman's own default may be above what it may set
                 {"Name": "core", "Soft": 0, "Hard": 0},
                 {"Name": "fsize", "Soft": disk, "Hard": disk},
             ],

@@ -33,7 +33,7 @@ SETUP = b"PS1= PS2= PROMPT_COMMAND=; unset HISTFILE MAILCHECK; set +o history; s
 BASH = [b"/bin/bash", b"--noediting", b"--login", b"-i", b"+H"]
 DROP = [b"/usr/bin/setpriv", b"--bounding-set", b"-setpcap", b"--"]
 """Without the one capability that process 1 has more, nothing in the shell can look into process 1."""
-TRIES = 8
+TRIES = 6
 LOST = -2
 """A shell that must be replaced."""
 HELD = 128
