@@ -53,7 +53,7 @@ class Model:
     parser: str = AUTO
     """Name of the tool-call parser (agentbench_fc.parsers); auto: by the tokenizer's chat template."""
     chat_template: str | None = None
-    """A family (`qwen2.5`, `qwen3`, `glm4`, `llama3`, `smollm2`), a `.jinja` file, or the text; None: the tokenizer's."""
+    """A family (`qwen2.5`, `qwen3`, `glm4`, `llama3`, `smollm2`), a `.jinja` file, or text; None: the tokenizer's."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template, e.g. `{enable_thinking: false}`."""
     threads: int = 1
@@ -342,7 +342,7 @@ class RunConfig:
     model: Model = field(default_factory=Model)
     tasks: tuple[TaskMix, ...] = (TaskMix(name="db"), TaskMix(name="kg"))
     """What is trained on; `tasks=db,kg` is short for names alone."""
-    steps: int = 30
+    steps: int = 60
     """Optimizer steps."""
     group_size: int = 8
     """Trajectories per sample (K); advantages are relative to them."""

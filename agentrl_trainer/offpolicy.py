@@ -83,8 +83,8 @@ def bounded(log_ratio: Array, options: OffPolicy) -> Array:
 def m2_mask(log_ratio: Array, threshold: float) -> NDArray[np.bool_]:
     """The fewest tokens to leave out so that the mean squared log-ratio of the others is at most `threshold`.
 
-    The square does not cancel out as the mean of ratios does, and it weighs a token that has become less likely like one
-    that has become likelier.
+    The square does not cancel out as the mean of ratios does, and it weighs a token that has become less likely like
+    one that has become likelier.
 
     Args:
         log_ratio: (N,) of each token.
@@ -130,10 +130,10 @@ class _Flat:
 
 def _of_turns(flat: _Flat, kind: str) -> Array:
     """(N,) the log-ratio of each token's turn: the mean or the sum over its trained tokens."""
-    total = np.bincount(flat.turns, weights=flat.log_ratio)
-    if kind == "mean":
-        total = total / np.bincount(flat.turns)
-    return np.asarray(total[flat.turns], dtype=np.float64)
+    total: Array = np.bincount(flat.turns, weights=flat.log_ratio).astype(np.float64)
+    of_turn = total / np.bincount(flat.turns) if kind == "mean" else total
+    found: Array = of_turn[flat.turns]
+    return found
 
 
 def _second_moment(log_ratio: Array) -> float:
