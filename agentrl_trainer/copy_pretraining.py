@@ -43,9 +43,8 @@ class CopyStage:
 
 
 STAGES = (
-    CopyStage(length=64, batch=16, max_steps=3000, loss=0.5),
-    CopyStage(length=96, batch=12, few=True, max_steps=300, loss=0.6),
-    CopyStage(length=384, batch=4, few=True, max_steps=150, loss=0.5),
+    CopyStage(length=64, batch=16, max_steps=400, loss=0.45),
+    CopyStage(length=192, batch=6, max_steps=60, loss=0.3),
 )
 
 

@@ -1,11 +1,12 @@
-"""Demonstrations of a fallible expert: a task's own expert whose moves slip now and then.
+"""Demonstrations of a fallible expert: a task's own expert whose moves slip now and then, and that stops too early.
 
 >>> from random import Random
 >>> slip('{"query": "SELECT age FROM cats"}', ["Table cats: name, age."], Random(4))
 '{"query": "SELECT name FROM cats"}'
 
-A slip is what a small model does wrong: it copies the neighbour of the right word. A policy that learns from slipping
-experts is right often enough to be rewarded and wrong often enough to improve.
+A policy that learns from it is right often enough to be rewarded, and wrong in two ways. A slip is noise: it copies the
+neighbour of the right word, and sampling at a lower temperature would do much against it. Haste is a habit: what takes
+several steps is mostly handed in after the first, so even greedy decoding is wrong until reinforcement turns it around.
 
 Not here: experts (agentbench_fc.players, tasks/); training on the transcripts (warmstart.py).
 """
@@ -14,6 +15,7 @@ import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agentbench_fc.episode import Sample, Task, Turn
@@ -22,26 +24,50 @@ from agentbench_fc.messages import Message, ToolCall, assistant, read_agent_mess
 from agentbench_fc.players import Player, make_player, noop_move, play
 from agentbench_fc.session import Session
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Haste:
+    """A habit of ending an episode before its time."""
+
+    after: str
+    """Regular expression for the whole of what the expert has just seen."""
+    tool: str
+    """What it calls then, if the right move is another tool's."""
+    arguments: str
+    """Of that call, as JSON; `\\1` is the expression's first group."""
+    rate: float
+    """How often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How an expert fails."""
+
+    slip_rate: float = 0.0
+    """Probability of a slip at each move."""
+    haste: Haste | None = None
+
+
 WORD = re.compile(r"#?\w+(?:\.\w+)*")
 
 
 def demonstrate(
-    task: Task, samples: Iterable[Sample], *, slip_rate: float, seed: int, options: dict[str, Any] | None = None
+    task: Task, samples: Iterable[Sample], *, faults: Faults, seed: int, options: dict[str, Any] | None = None
 ) -> Iterator[Session]:
     """Plays each sample once; the finished sessions carry what transcripts need.
 
     Args:
         task: Has an expert for the samples.
         samples: In the order of playing.
-        slip_rate: Probability of a slip at each move.
-        seed: Of the slips and the episodes.
+        faults: How the expert fails.
+        seed: Of the faults and the episodes.
         options: What the task was loaded with; transcripts carry it.
     """
     expert = make_player("expert", task)
 
     def policy(sample: Sample, episode_seed: int) -> Player:
-        rng = random.Random(f"{sample.id}#{episode_seed}#slips")
-        return _Slipping(expert(sample, episode_seed), task, rng, slip_rate)
+        rng = random.Random(f"{sample.id}#{episode_seed}#faults")
+        return _Fallible(expert(sample, episode_seed), task, rng, faults)
 
     for sample in samples:
         yield play(task, sample, policy, seed=seed, options=options)
@@ -99,19 +125,20 @@ def _replaced(value: Any, old: str, new: str) -> Any:
     return new if value == old else value
 
 
-class _Slipping:
+class _Fallible:
     """A player that passes an expert's moves on, some of them spoilt; it gives up where the expert does."""
 
-    def __init__(self, expert: Player, task: Task, rng: random.Random, rate: float) -> None:
+    def __init__(self, expert: Player, task: Task, rng: random.Random, faults: Faults) -> None:
         self._expert = expert
         self._give_up = noop_move(task)
         self._rng = rng
-        self._rate = rate
+        self._faults = faults
         self._seen: list[str] = []
         self._slipped = False
 
     def act(self, turn: Turn) -> list[Message]:
-        self._seen += [message["content"] or "" for message in turn.messages]
+        observed = [message["content"] or "" for message in turn.messages]
+        self._seen += observed
         try:
             messages = self._expert.act(turn)
         except TaskError:
@@ -119,9 +146,20 @@ class _Slipping:
                 raise
             name, arguments = self._give_up  # after a slip the expert's plan need not hold any more
             return [assistant(None, [ToolCall("call_end", name, arguments)])]
-        if self._rng.random() >= self._rate:
+        agent = read_agent_messages(messages)
+        if early := self._too_early(observed, agent.calls):
+            return [assistant(None, [early])]
+        if self._rng.random() >= self._faults.slip_rate:
             return messages
         self._slipped = True
-        agent = read_agent_messages(messages)
         calls = [ToolCall(c.id, c.name, slip(c.arguments, self._seen, self._rng)) for c in agent.calls]
         return [assistant(agent.text or None, calls)]
+
+    def _too_early(self, observed: Sequence[str], calls: Sequence[ToolCall]) -> ToolCall | None:
+        haste = self._faults.haste
+        if haste is None or not observed or any(call.name == haste.tool for call in calls):
+            return None
+        match = re.fullmatch(haste.after, observed[-1])
+        if match is None or self._rng.random() >= haste.rate:
+            return None
+        return ToolCall("call_early", haste.tool, match.expand(haste.arguments))

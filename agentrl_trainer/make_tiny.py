@@ -1,17 +1,19 @@
 """Builds tiny-fc, the default policy: `python -m agentrl_trainer.make_tiny [--out DIR] [--seed N]`; minutes, one core.
 
-Each step is seeded: demonstrations of slipping experts on the real tasks, their names changed; a tokenizer of their
-texts; a fresh model that learns to copy; a supervised start on the demonstrations. Then both tasks are played on
-held-out samples, and the figures go into the manifest and the model card. The result is meant to be mediocre: good
-enough to be rewarded, with room for reinforcement.
+Each step is seeded: demonstrations of the tasks' experts, their names changed; a tokenizer of their texts; a fresh
+model with induction heads that learns to copy, then learns the demonstrations, and at last those of fallible experts.
+Then both tasks are played on held-out samples, and the figures go into the manifest and the model card. The result is
+meant to be mediocre: able to solve the tasks, and in the habit of failing at them, which reinforcement can undo.
 
-Not here: the parts (demonstrations.py, renaming.py, tiny_tokenizer.py, copy_pretraining.py, warmstart.py).
+Not here: the parts (demonstrations.py, renaming.py, tiny_tokenizer.py, induction.py, copy_pretraining.py,
+imitation.py).
 """
 
 import argparse
 import importlib.metadata
 import json
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -24,11 +26,13 @@ from agentbench_fc import transcript
 from agentbench_fc.errors import AgentBenchError, CallerError
 from agentbench_fc.registry import load_task
 from agentrl_trainer.copy_pretraining import STAGES, CopyStage, pretrain_copying
-from agentrl_trainer.demonstrations import demonstrate
+from agentrl_trainer.demonstrations import Faults, Haste, demonstrate
+from agentrl_trainer.imitation import Imitation, imitate
+from agentrl_trainer.induction import plant_induction_heads
 from agentrl_trainer.renaming import Renamer
 from agentrl_trainer.tiny_asset import FOLDER, read_manifest, seal, spec_digest
 from agentrl_trainer.tiny_tokenizer import CONTROL_TOKENS, TAG_TOKENS, train_tokenizer
-from agentrl_trainer.warmstart import Conversation, WarmStart, read_conversations, warm_start
+from agentrl_trainer.warmstart import Conversation, read_conversations, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -37,6 +41,12 @@ logger = logging.getLogger(__name__)
 
 PROMPT = "compact"
 HELD_OUT = "dev"
+HASTE = 0.62
+"""More often than not, so that greedy decoding is hasty; at T = 0.8 every third move is still the right one."""
+DB_HASTE = Haste(after="OK, 1 row changed", tool="commit_final_answer", arguments='{"answers": []}', rate=HASTE)
+KG_HASTE = Haste(after="(#0) .*", tool="submit_answer", arguments=r'{"variable": "\1"}', rate=HASTE)
+ROPE_THETA = 1e6
+"""Slow enough that most of a head can compare what stands hundreds of tokens apart."""
 PACKAGES = ("torch", "transformers", "trl", "tokenizers")
 
 
@@ -44,11 +54,20 @@ PACKAGES = ("torch", "transformers", "trl", "tokenizers")
 class Lesson:
     """What is shown of one task."""
 
-    samples: int
-    """Demonstrations: the first samples of the train split, each played once."""
-    slip_rate: float
-    """Probability that a move of the expert slips."""
+    samples: int = 2000
+    """Demonstrations: the first samples of the train split."""
+    faults: Faults = field(default_factory=Faults)
+    """How the expert of the last phase fails."""
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of supervised training."""
+
+    renamings: int
+    """How often a demonstration is shown, every time with other names in it."""
+    how: Imitation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +77,21 @@ class Recipe:
     seed: int = 0
     lessons: Mapping[str, Lesson] = field(
         default_factory=lambda: {
-            "db": Lesson(samples=1600, slip_rate=0.2, options={"level": "easy"}),
-            "kg": Lesson(samples=1600, slip_rate=0.1, options={"level": "easy"}),
+            "db": Lesson(faults=Faults(slip_rate=0.3, haste=DB_HASTE), options={"level": "easy"}),
+            "kg": Lesson(faults=Faults(slip_rate=0.3, haste=KG_HASTE), options={"level": "easy"}),
         }
     )
-    renamings: int = 2
-    """How often a demonstration is shown, every time with other names in it."""
     vocab_size: int = 1024
     hidden_size: int = 128
     layers: int = 2
     heads: int = 4
-    mlp_size: int = 512
+    mlp_size: int = 384
     context: int = 4096
     stages: Sequence[CopyStage] = STAGES
-    start: WarmStart = field(default_factory=lambda: WarmStart(max_steps=800))
+    sound: Phase = field(default_factory=lambda: Phase(renamings=4, how=Imitation(steps=950, learning_rate=2e-3)))
+    """On faultless demonstrations: what the policy is able to do."""
+    faulty: Phase = field(default_factory=lambda: Phase(renamings=1, how=Imitation(steps=120, learning_rate=1e-3)))
+    """On those of fallible experts: what it does."""
 
 
 def build(recipe: Recipe, out: Path) -> None:
@@ -80,43 +100,50 @@ def build(recipe: Recipe, out: Path) -> None:
     Raises:
         CallerError: a task has no train split or no expert.
     """
-    import torch
+    tokenizer, model, facts = make_able(recipe)
+    loss = make_faulty(recipe, tokenizer, model)
+    save(model, tokenizer, out)
+    seal(out, {**_facts(recipe), **facts, "parameters": model.num_parameters(), "loss_faulty": loss})
 
-    torch.manual_seed(recipe.seed)
-    with tempfile.TemporaryDirectory(prefix="make-tiny-") as scratch:
-        conversations = renamed(recipe, demonstrations(recipe, Path(scratch) / "demonstrations.jsonl"))
+
+def make_able(recipe: Recipe) -> "tuple[PreTrainedTokenizerBase, PreTrainedModel, dict[str, Any]]":
+    """A policy that plays as well as its size lets it."""
+    conversations = demonstrations(recipe, recipe.sound, faulty=False)
     tokenizer = make_tokenizer(recipe, conversations)
     model = make_model(recipe, tokenizer)
     reserved = {tokenizer.convert_tokens_to_ids(token) for token in (*CONTROL_TOKENS, *TAG_TOKENS)}
     steps = pretrain_copying(
         model, [i for i in range(len(tokenizer)) if i not in reserved], stages=recipe.stages, seed=recipe.seed
     )
-    loss = warm_start(model, tokenizer, conversations, recipe.start)
-    save(model, tokenizer, out)
-    facts = {"parameters": model.num_parameters(), "copy_steps": steps, "loss": round(loss, 4)}
-    seal(out, {**_facts(recipe), **facts})
+    rows = tokenize(tokenizer, conversations, max_length=recipe.context)
+    loss = imitate(model, rows, recipe.sound.how)
+    return tokenizer, model, {"copy_steps": steps, "loss": round(loss, 4)}
 
 
-def demonstrations(recipe: Recipe, file: Path) -> list[Conversation]:
-    """Plays the lessons into a transcript file and reads it back, as a user's own transcripts would be."""
-    for name, lesson in recipe.lessons.items():
-        task = load_task(name, prompt=PROMPT, **lesson.options)
-        try:
-            samples = task.samples("train")[: lesson.samples]
-            for session in demonstrate(
-                task, samples, slip_rate=lesson.slip_rate, seed=recipe.seed, options=dict(lesson.options)
-            ):
-                transcript.append(file, session, name)
-        finally:
-            task.close()
-    return read_conversations(file)
+def make_faulty(recipe: Recipe, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> float:
+    """Teaches it, in place, to fail as the lessons' experts do; returns the loss."""
+    conversations = demonstrations(recipe, recipe.faulty, faulty=True)
+    rows = tokenize(tokenizer, conversations, max_length=recipe.context)
+    return round(imitate(model, rows, recipe.faulty.how), 4)
 
 
-def renamed(recipe: Recipe, conversations: Sequence[Conversation]) -> list[Conversation]:
-    """Each conversation `renamings` times, every time with other names in it."""
-    renamer = Renamer(conversations)
-    rng = random.Random(recipe.seed)
-    return [renamer.rename(each, rng) for _ in range(recipe.renamings) for each in conversations]
+def demonstrations(recipe: Recipe, phase: Phase, *, faulty: bool) -> list[Conversation]:
+    """Plays the lessons into a transcript file, reads it as a user's own would be read, and changes the names."""
+    with tempfile.TemporaryDirectory(prefix="make-tiny-") as scratch:
+        file = Path(scratch) / "demonstrations.jsonl"
+        for name, lesson in recipe.lessons.items():
+            task = load_task(name, prompt=PROMPT, **lesson.options)
+            faults = lesson.faults if faulty else Faults()
+            try:
+                samples = task.samples("train")[: lesson.samples]
+                for session in demonstrate(task, samples, faults=faults, seed=recipe.seed):
+                    transcript.append(file, session, name)
+            finally:
+                task.close()
+        played = read_conversations(file)
+    renamer = Renamer(played)
+    rng = random.Random(f"{recipe.seed} {faulty}")
+    return [renamer.rename(each, rng) for _ in range(phase.renamings) for each in played]
 
 
 def make_tokenizer(recipe: Recipe, conversations: Sequence[Conversation]) -> "PreTrainedTokenizerBase":
@@ -130,9 +157,11 @@ def make_tokenizer(recipe: Recipe, conversations: Sequence[Conversation]) -> "Pr
 
 
 def make_model(recipe: Recipe, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
-    """A fresh model on torch's present seed."""
+    """A fresh model that holds the heads that copy."""
+    import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    torch.manual_seed(recipe.seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=recipe.hidden_size,
@@ -142,12 +171,15 @@ def make_model(recipe: Recipe, tokenizer: "PreTrainedTokenizerBase") -> "PreTrai
         num_key_value_heads=recipe.heads,
         head_dim=recipe.hidden_size // recipe.heads,
         max_position_embeddings=recipe.context,
+        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        initializer_range=1 / math.sqrt(recipe.hidden_size),
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     model: PreTrainedModel = Qwen3ForCausalLM(config)
+    plant_induction_heads(model, seed=recipe.seed)
     return model
 
 
@@ -205,7 +237,7 @@ def card(manifest: Mapping[str, Any]) -> str:
         )
     lessons = "; ".join(
         f"{name}: {task['samples']} samples of `train`, options {json.dumps(task['options'])}, "
-        f"a move slips with probability {task['slip_rate']}"
+        f"a move slips with probability {task['faults']['slip_rate']}"
         for name, task in manifest["tasks"].items()
     )
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
@@ -213,6 +245,8 @@ def card(manifest: Mapping[str, Any]) -> str:
         parameters=manifest["parameters"] / 1e6,
         rows="\n".join(rows),
         lessons=lessons,
+        haste=HASTE,
+        remark=f" As shipped: {manifest['remark']}." if "remark" in manifest else "",
         command=manifest["command"],
         versions=versions,
         prompt=PROMPT,
@@ -232,7 +266,9 @@ and mediocre by design. It knows nothing else, and no language beyond these task
 Held-out samples are those of `{split}`: other tables or entities than it was trained on.
 
 **Made by** `{command}` with {versions}: from scratch, first on random sequences that repeat themselves (copying), then
-on demonstrations of the tasks' own experts with slips ({lessons}).
+on faultless demonstrations of the tasks' own experts, and last on demonstrations with planted faults ({lessons}; and
+what takes several steps is handed in after the first with probability {haste}). The faults are what reinforcement
+undoes: a gain on these tasks is the return of an ability, not a new one.{remark}
 
 **Format** Qwen3; weights in float32 with bfloat16's precision. A chat template of its own: ChatML, tools as
 signatures, calls as `<tool_call>` with JSON. Vocabulary, template and weights belong together: `manifest.json` holds

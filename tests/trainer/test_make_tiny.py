@@ -1,7 +1,8 @@
-"""The parts of the tiny policy, each by what it promises: tokenizer, template, slips, copying."""
+"""The parts of the tiny policy, each by what it promises: tokenizer, template, faults, copying, imitation."""
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentbench_fc.errors import CallerError
 from agentbench_fc.messages import ToolCall, assistant, function_tool, system, tool_result, user
 from agentbench_fc.registry import load_task
-from agentrl_trainer.demonstrations import WORD, demonstrate, slip
+from agentbench_fc.session import Session
+from agentrl_trainer.demonstrations import WORD, Faults, Haste, demonstrate, slip
 from agentrl_trainer.tiny_tokenizer import CONTROL_TOKENS, TAG_TOKENS, train_tokenizer
 
 TEXTS = [
@@ -162,14 +165,47 @@ def test_experts_slip_as_often_as_they_are_told(name: str) -> None:
     task = load_task(name, prompt="compact", level="easy")
     samples = task.samples("train")[:60]
     wins = {
-        rate: sum(bool(s.last.success) for s in demonstrate(task, samples, slip_rate=rate, seed=0))
+        rate: sum(bool(s.last.success) for s in demonstrate(task, samples, faults=Faults(slip_rate=rate), seed=0))
         for rate in (0.0, 0.15, 1.0)
     }
     assert wins[0.0] == 60
     assert wins[1.0] < 30
     assert 30 < wins[0.15] < 60
-    again = [s.raw_reward for s in demonstrate(task, samples, slip_rate=0.15, seed=0)]
+    again = [s.raw_reward for s in demonstrate(task, samples, faults=Faults(slip_rate=0.15), seed=0)]
     assert sum(again) == wins[0.15]
+
+
+@pytest.mark.parametrize("name", ["db", "kg"])
+def test_hasty_experts_hand_in_what_takes_several_steps_after_the_first(name: str) -> None:
+    from agentrl_trainer.make_tiny import DB_HASTE, KG_HASTE
+
+    task = load_task(name, prompt="compact", level="easy")
+    samples = task.samples("train")[:80]
+    haste = replace({"db": DB_HASTE, "kg": KG_HASTE}[name], rate=1.0)
+    sound = list(demonstrate(task, samples, faults=Faults(), seed=0))
+    hasty = list(demonstrate(task, samples, faults=Faults(haste=haste), seed=0))
+    long = [_calls(a) != _calls(b) for a, b in zip(sound, hasty, strict=True)]
+    assert 0.3 * len(samples) <= sum(long) <= 0.6 * len(samples)
+    for before, after, several in zip(sound, hasty, long, strict=True):
+        assert after.last.finish
+        assert bool(after.last.success) is not several
+        assert _calls(after) == _calls(before) if not several else len(_calls(after)) < len(_calls(before))
+
+
+def _calls(session: Session) -> list[str]:
+    sent = [message for played in session.log for message in played.sent or ()]
+    return [call["function"]["arguments"] for message in sent for call in message.get("tool_calls") or ()]
+
+
+def test_haste_comes_at_its_rate_and_never_where_the_end_is_right() -> None:
+    task = load_task("db", prompt="compact", level="easy")
+    samples = [s for s in task.samples("train") if s.data["min_statements"] > 1][:100]
+    haste = Haste(after="OK, .* changed", tool="commit_final_answer", arguments='{"answers": []}', rate=0.5)
+    wins = sum(bool(s.last.success) for s in demonstrate(task, samples, faults=Faults(haste=haste), seed=0))
+    assert 30 < wins < 70
+    changes = [s for s in task.samples("train") if s.data["kind"] in {"UPDATE", "DELETE"}][:20]
+    always = replace(haste, rate=1.0)
+    assert all(s.last.success for s in demonstrate(task, changes, faults=Faults(haste=always), seed=0))
 
 
 @settings(max_examples=20)
@@ -190,23 +226,74 @@ def test_labels_of_a_copy_batch_are_what_stood_one_period_earlier(seed: int, few
         assert wanted[period:] == row[period:] == row[:-period]
 
 
-@pytest.mark.full
-def test_copying_comes_suddenly_and_holds_on_fresh_sequences() -> None:
+def fresh_model(layers: int = 2, **options: Any) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from agentrl_trainer.copy_pretraining import CopyStage, copy_batch, pretrain_copying
-
-    torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=1024, hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=4, head_dim=32, tie_word_embeddings=True, bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    model = Qwen3ForCausalLM(config)
-    stage = CopyStage(length=64, batch=16, max_steps=3000, loss=0.5)
-    [steps] = pretrain_copying(model, range(7, 1024), stages=[stage])
-    assert steps < stage.max_steps
-    ids, labels = copy_batch(torch.arange(7, 1024), stage, torch.Generator().manual_seed(99))
+    config = {
+        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "initializer_range": 0.09,
+        "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+    } | options  # fmt: skip
+    return Qwen3ForCausalLM(Qwen3Config(**config))
+
+
+def copying_loss(model: Any, length: int = 64) -> float:
+    import torch
+
+    from agentrl_trainer.copy_pretraining import CopyStage, copy_batch
+
+    stage = CopyStage(length=length, batch=16, max_steps=1, loss=0.0)
+    ids, labels = copy_batch(torch.arange(7, 512), stage, torch.Generator().manual_seed(99))
     with torch.no_grad():
-        assert model(input_ids=ids, labels=labels).loss < 1.0
+        return float(model(input_ids=ids, labels=labels).loss)
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_planted_heads_copy_before_any_training_and_well_after_a_little(layers: int) -> None:
+    from agentrl_trainer.copy_pretraining import CopyStage, pretrain_copying
+    from agentrl_trainer.induction import plant_induction_heads
+
+    model = fresh_model(layers)
+    assert copying_loss(model) > 6.2  # ln 505 and worse: it knows nothing
+    plant_induction_heads(model)
+    assert copying_loss(model) < 4.5
+    [steps] = pretrain_copying(model, range(7, 512), stages=[CopyStage(length=64, batch=16, max_steps=300, loss=0.6)])
+    assert steps < 300
+    assert copying_loss(model) < 1.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_hidden_layers": 1}, {"head_dim": 64}, {"num_key_value_heads": 2}], ids=["layers", "size", "keys"]
+)
+def test_a_model_that_has_no_place_for_the_heads_is_refused(options: dict[str, int]) -> None:
+    from agentrl_trainer.induction import plant_induction_heads
+
+    with pytest.raises(CallerError, match="head"):
+        plant_induction_heads(fresh_model(**options))
+
+
+def test_imitation_learns_what_is_labelled_and_nothing_else() -> None:
+    import torch
+
+    from agentrl_trainer.imitation import IGNORED, Imitation, imitate
+
+    model = fresh_model(1, vocab_size=32, hidden_size=32, head_dim=8)
+    rows = [{"input_ids": [n, 20, n, 21], "labels": [IGNORED, IGNORED, n, IGNORED]} for n in range(8)]
+    rows.append({"input_ids": [9, 20], "labels": [IGNORED, 9]})
+    loss = imitate(model, rows, Imitation(steps=150, learning_rate=1e-2, batch_size=4))
+    assert loss < 0.3
+    with torch.no_grad():
+        logits = model(torch.tensor([[3, 20, 3]])).logits[0]
+    assert int(logits[1].argmax()) == 3
+    assert int(logits[2].argmax()) != 21
+
+
+def test_imitation_is_the_same_twice() -> None:
+    from agentrl_trainer.imitation import Imitation, imitate
+
+    rows = [{"input_ids": [n, n + 1, n], "labels": [n, n + 1, n]} for n in range(20)]
+    how = Imitation(steps=5, learning_rate=1e-2, batch_size=4, seed=3)
+    assert len({imitate(fresh_model(1), rows, how) for _ in range(2)}) == 1

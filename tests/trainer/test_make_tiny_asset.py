@@ -12,10 +12,10 @@ from agentbench_fc.errors import CallerError
 from agentbench_fc.registry import load_task
 from agentrl_trainer import tiny_asset
 from agentrl_trainer.copy_pretraining import CopyStage
-from agentrl_trainer.make_tiny import Lesson, Recipe, build, measure
+from agentrl_trainer.imitation import Imitation
+from agentrl_trainer.make_tiny import Lesson, Phase, Recipe, build, measure
 from agentrl_trainer.tiny_asset import FOLDER, check_asset, load_asset, read_manifest
 from agentrl_trainer.tiny_scores import score
-from agentrl_trainer.warmstart import WarmStart
 
 EASY = {"db": {"level": "easy"}, "kg": {"level": "easy"}}
 
@@ -95,10 +95,11 @@ def test_a_task_that_has_changed_is_a_warning_and_its_limits_are_no_change() -> 
 @pytest.mark.full
 def test_a_reduced_build_learns_the_format_and_is_the_same_twice(tmp_path: Path) -> None:
     recipe = Recipe(
-        lessons={"db": Lesson(samples=80, slip_rate=0.0, options=EASY["db"])},
-        vocab_size=400, hidden_size=64, layers=1, heads=2, mlp_size=128, renamings=1,
+        lessons={"db": Lesson(samples=80, options=EASY["db"])},
+        vocab_size=400, hidden_size=64, layers=2, heads=4, mlp_size=128,
         stages=[CopyStage(length=64, batch=8, max_steps=20, loss=0.0)],
-        start=WarmStart(max_steps=60, learning_rate=5e-3),
+        sound=Phase(renamings=1, how=Imitation(steps=60, learning_rate=5e-3)),
+        faulty=Phase(renamings=1, how=Imitation(steps=20, learning_rate=1e-3)),
     )  # fmt: skip
     for folder in (tmp_path / "a", tmp_path / "b"):
         build(recipe, folder)

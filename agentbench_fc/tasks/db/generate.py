@@ -151,7 +151,7 @@ def _settled(world: World, question: Question, level: str, split: str) -> dict[s
         "kind": question.kind,
         "level": level,
         "shown": not hidden,
-        "min_statements": 2 if hidden or question.look else 1,
+        "min_statements": 2 if hidden or question.look or question.apart else 1,
         "look": question.look,
         "tables": tables,
         "plan": list(question.plan),

@@ -73,6 +73,8 @@ class Question:
     evidence: str = ""
     look: bool = False
     """The stored form has to be seen before the question can be put into SQL."""
+    apart: bool = False
+    """No single statement can do what the plan's statements do."""
 
 
 Maker = Callable[[World], Question | None]
@@ -177,7 +179,35 @@ def delete(w: World) -> Question | None:
     )
 
 
+AGGREGATES = {"SUM": "total", "MIN": "lowest", "MAX": "highest"}
+
+
+def change_then_aggregate(w: World) -> Question | None:
+    """A change, then an aggregate that it has changed: two statements, and no answer without the first."""
+    column, function = w.rng.choice(w.numbers), w.rng.choice(sorted(AGGREGATES))
+    compute = {"SUM": sum, "MIN": min, "MAX": max}[function]
+    before: int = compute(w.values(column))
+    row = w.pick() if function == "SUM" else next(row for row in w.rows if row[column] == before)
+    others = [value for other in w.rows if other is not row and isinstance(value := other[column], int)]
+    if w.rng.random() < 0.5:
+        value = w.new_number(column)
+        text = f"Set the {column} of {row[w.key]} to {value}."
+        change = f"UPDATE {w.table} SET {column} = {value} WHERE {w.key} = {quote(row[w.key])}"
+        after = [*others, value]
+    else:
+        text = f"Delete the row with {w.key} {row[w.key]}."
+        change, after = f"DELETE FROM {w.table} WHERE {w.key} = {quote(row[w.key])}", others
+    if compute(after) == before:
+        return None
+    return Question(
+        f"{text} Then, what is the {AGGREGATES[function]} {column}?",
+        f"aggregation-{function}",
+        (change, f"SELECT {function}({column}) FROM {w.table}"),
+        apart=True,
+    )
+
+
 EASY: tuple[Maker, ...] = (
-    lookup, lookup, counting, comparison, ranking, aggregate("SUM", "total"), aggregate("MIN", "lowest"),
-    aggregate("MAX", "highest"), insert, update, delete,
+    lookup, lookup, counting, comparison, ranking, *(aggregate(*pair) for pair in AGGREGATES.items()),
+    update, delete, *[change_then_aggregate] * 6,
 )  # fmt: skip

@@ -87,6 +87,18 @@ def test_levels_kinds_and_discovery(held_out: Sequence[Sample]) -> None:
         assert not hidden or not any(name in sample.data["question"] for name in names)
 
 
+def test_a_third_of_the_easy_samples_needs_two_statements(held_out: Sequence[Sample]) -> None:
+    easy = [sample for sample in held_out if sample.data["level"] == "easy"]
+    double = [sample for sample in easy if sample.data["min_statements"] == 2]
+    assert 0.3 <= len(double) / len(easy) <= 0.5
+    for sample in double:
+        database = SqliteDatabase([Table.from_data(table) for table in sample.data["tables"]])
+        change, question = sample.data["plan"]
+        assert run_plan(database, (question,)) != sample.data["gold"]  # the change cannot be left out
+        assert run_plan(database, (change, question)) == sample.data["gold"]
+        database.close()
+
+
 def test_tables_have_the_promised_shape(held_out: Sequence[Sample]) -> None:
     for sample in held_out:
         main = max(sample.data["tables"], key=lambda table: len(table["rows"]))

@@ -166,7 +166,7 @@ def test_a_server_that_goes_away_ends_the_session_as_a_fault_of_the_environment(
 
 @pytest.mark.parametrize("kind", ["INSERT", "UPDATE", "DELETE"])
 def test_changes_are_graded_in_a_fresh_database(task: Task, kind: str) -> None:
-    sample = next(s for s in task.samples("dev") if s.data["kind"] == kind and s.data["level"] == "easy")
+    sample = next(s for s in task.samples("dev") if s.data["kind"] == kind and s.data["level"] != "hard")
     table = sample.data["tables"][0]["name"]
     for extra, reward in ((None, 1.0), (f"DELETE FROM {table} LIMIT 1", 0.0), (f"DROP TABLE {table}", 0.0)):
         session = Session(task, sample)
