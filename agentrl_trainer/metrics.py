@@ -5,7 +5,7 @@ Names have a room before the slash; shares are in [0, 1], times in seconds, lags
 Not here: the loss's own figures (TRL: loss, grad_norm, entropy, clip_ratio/*); how figures are shown (report.py).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -102,6 +102,35 @@ def _effective(log_ratios: NDArray[np.float64]) -> float:
 
 def _flat(parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     return np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+
+
+class WeightedMetrics:
+    """TRL logs one value per micro-batch; this leaves one per step, the mean weighted by trained tokens."""
+
+    def __init__(self, metrics: defaultdict[str, list[float]]) -> None:
+        self._metrics = metrics
+        self._before: dict[str, int] = {}
+        self._weights: list[float] = []
+
+    def __enter__(self) -> "WeightedMetrics":
+        self._before = {name: len(values) for name, values in self._metrics.items()}
+        return self
+
+    def add(self, weight: float) -> None:
+        """Ends one micro-batch."""
+        self._weights.append(weight)
+
+    def __exit__(self, *exception: object) -> None:
+        for name, values in self._metrics.items():
+            own = values[self._before.get(name, 0) :]
+            if len(own) == len(self._weights) > 0:
+                values[self._before.get(name, 0) :] = [_weighted_mean(own, self._weights)]
+
+
+def _weighted_mean(values: list[float], weights: list[float]) -> float:
+    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if np.isfinite(v)]
+    total = sum(w for _, w in pairs)
+    return sum(v * w for v, w in pairs) / total if total else float("nan")
 
 
 def by_task(trajectories: Iterable[Trajectory]) -> dict[str, list[Trajectory]]:

@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.dry_run:
                 print(to_yaml(config), end="")
                 return 0
-            print(train(config, interrupts=interrupts))
+            if text := train(config, interrupts=interrupts):  # one process of several has nothing to say
+                print(text)
         except AgentBenchError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return error.exit_code

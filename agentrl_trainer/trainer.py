@@ -10,8 +10,8 @@ Source: TRL 1.16 `GRPOTrainer`; loss DAPO, arXiv 2503.14476; asynchronous loop A
 
 import contextlib
 import os
+import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,8 @@ from agentbench_fc.errors import CallerError, did_you_mean
 from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig, TaskMix
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
-from agentrl_trainer.metrics import Metrics, batch_metrics, ratio_metrics
+from agentrl_trainer.interrupts import Interrupts
+from agentrl_trainer.metrics import Metrics, WeightedMetrics, batch_metrics, ratio_metrics
 from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.offpolicy import Corrected, PerRow, correct
@@ -207,7 +208,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             **kwargs: As for Hugging Face's trainer, with a queue of the caller's.
 
         Raises:
-            Interrupted: a signal came; the last completed step is in a checkpoint.
+            Interrupted: Ctrl-C or SIGTERM in the main thread; the last completed step is in a checkpoint.
         """
         if self.queue is not None:
             output: TrainOutput = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
@@ -219,7 +220,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         if resume_from_checkpoint:
             resume = "auto" if resume_from_checkpoint is True else str(resume_from_checkpoint)
             self.config = replace(self.config, resume=resume)
-        self.summary = train(self.config, trainer=self)
+        ours = threading.current_thread() is threading.main_thread()
+        with Interrupts() if ours else contextlib.nullcontext() as interrupts:
+            self.summary = train(self.config, trainer=self, interrupts=interrupts)
         return self.outcome
 
     def fit(self, start: Path | None) -> None:
@@ -266,7 +269,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         parts = self._parts(rows)
         logprobs = _empty(rows)
         loss = torch.zeros((), device=self.args.device)
-        with _WeightedMetrics(self._metrics["train"]) as weighted:
+        with WeightedMetrics(self._metrics["train"]) as weighted:
             for number, part in enumerate(parts, start=1):
                 last = number == len(parts)
                 with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
@@ -450,35 +453,6 @@ class _Steps(IterableDataset[Step]):
     def __iter__(self) -> Iterator[Step]:
         while True:
             yield {"batch": self._trainer.next_batch()}
-
-
-class _WeightedMetrics:
-    """TRL logs one value per micro-batch; this leaves one per step, the mean weighted by trained tokens."""
-
-    def __init__(self, metrics: defaultdict[str, list[float]]) -> None:
-        self._metrics = metrics
-        self._before: dict[str, int] = {}
-        self._weights: list[float] = []
-
-    def __enter__(self) -> "_WeightedMetrics":
-        self._before = {name: len(values) for name, values in self._metrics.items()}
-        return self
-
-    def add(self, weight: float) -> None:
-        """Ends one micro-batch."""
-        self._weights.append(weight)
-
-    def __exit__(self, *exception: object) -> None:
-        for name, values in self._metrics.items():
-            own = values[self._before.get(name, 0) :]
-            if len(own) == len(self._weights) > 0:
-                values[self._before.get(name, 0) :] = [_weighted_mean(own, self._weights)]
-
-
-def _weighted_mean(values: list[float], weights: list[float]) -> float:
-    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if np.isfinite(v)]
-    total = sum(w for _, w in pairs)
-    return sum(v * w for v, w in pairs) / total if total else float("nan")
 
 
 def _empty(rows: Rows) -> PerRow:
