@@ -6,7 +6,7 @@ Run with `-s` to see the figures of the card.
 import json
 import random
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -223,6 +223,32 @@ def test_no_fixed_sequence_of_actions_wins_more_than_a_few(task: AlfworldTask) -
     print(f"alfworld: best of {best.candidates} constants, {100 * best.score:.1f} % where learnt: {best.moves}")
     samples = task.samples("valid_unseen")[:18]
     assert statistics.fmean(play(task, sample, fixed(best.moves)).raw_reward for sample in samples) <= 0.06
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("level", LEVELS)
+def test_even_the_constant_chosen_on_the_very_games_wins_less_than_5_percent(engine: Engine, level: str) -> None:
+    games = open_games(FOLDER, level=level)
+    samples = games.samples("valid_unseen")
+    counts: Counter[tuple[str, ...]] = Counter()
+    for sample in samples:
+        walkthrough = sample.data["walkthrough"]
+        for length in (1, 2, 3):
+            beginning = walkthrough[: length - 1]
+            counts.update({(*walkthrough[-length:],), (*walkthrough[:length],), (*beginning, walkthrough[-1])})
+    candidates = [moves for moves, _ in counts.most_common(60)]
+    won: Counter[tuple[str, ...]] = Counter()
+    for sample in samples:
+        for moves in candidates:
+            game = begun(engine, games, sample)
+            for move in moves:
+                game.step(move)
+            won[moves] += game.seen.won
+    ((best, times),) = won.most_common(1)
+    share = 100 * times / len(samples)
+    print(f"alfworld/valid_unseen: best of {len(candidates)} constants, {level} {share:.1f} %: {best}")
+    assert times < 0.05 * len(samples)
 
 
 @pytest.mark.full
