@@ -1,7 +1,7 @@
 """The persistent bash inside a sandbox, and the conversation with it.
 
 An interactive login bash without a terminal. A script is fed as `eval '…' </dev/null`; the line after it prints a fresh
-nonce and `$?` to a descriptor of its own by means of keywords alone, which no alias, function or PATH can shadow. In a
+nonce and `$?` to a descriptor of its own by means of `((` alone, which no alias, function or PATH can shadow. In a
 nested shell, and when a script closed that descriptor, the mark comes in the output instead.
 
 At a timeout every process that is younger than the call dies, and the shell is interrupted as by Ctrl-C; only one that
@@ -58,9 +58,10 @@ def split(data: bytes, nonce: bytes) -> "tuple[bytes, int, bytes] | None":
 
 
 def without_complaint(data: bytes) -> bytes:
-    """Without bash's last line about the missing descriptor of the marks."""
-    text = data.rstrip(b"\n")
-    return data[: text.rfind(b"\n") + 1] if text.endswith(b": %d: Bad file descriptor" % MARK_FD) else data
+    """Without bash's last lines about the missing descriptor of the marks."""
+    while (text := data.rstrip(b"\n")).endswith(b": %d: Bad file descriptor" % MARK_FD):
+        data = text[: text.rfind(b"\n") + 1]
+    return data
 
 
 class Told:
@@ -176,15 +177,15 @@ class Shell:
         if self.outer:
             return quoted + b" </dev/null\n"
         last = self.status % 256
-        restored = b"! [[ 1 ]]; " if last == 1 else b"(exit %d); " % last if last else b""
+        restored = b"(( 0 )) && (( 1 )); " if last == 1 else b"(exit %d); " % last if last else b""
         return b"{ PS1= PS2= PROMPT_COMMAND=; } 2>/dev/null\n" + restored + quoted + b" </dev/null\n"
 
     def _mark(self, nonce: bytes) -> bytes:
-        """The lines that tell the end of what came before. `((` and `[[` are keywords: nothing can take their place."""
+        """The lines that tell the end of what came before. `((` is no word: nothing can take its place."""
         if self.outer or self.plain:
             return plain_mark(nonce)
-        gone = b"[[ -e /dev/fd/%d ]] || %s" % (MARK_FD, plain_mark(nonce))
-        return b"(( $? , 0x%s / 0 )) 2>&%d || [[ 1 ]]\n" % (nonce, MARK_FD) + gone
+        gone = b"(( 1 )) 2>&%d || %s" % (MARK_FD, plain_mark(nonce))
+        return b"(( $? , 0x%s / 0 )) 2>&%d || (( 1 ))\n" % (nonce, MARK_FD) + gone
 
     @property
     def untouched(self) -> bool:
