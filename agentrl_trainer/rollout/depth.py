@@ -26,6 +26,10 @@ RISE = 0.5
 """Share of what was missing that is added; two steps later the effect shows."""
 FALL = 0.125
 """Share of what was too much that is taken away: a long tail must not starve the trainer after one rich step."""
+LATE = 0.02
+"""Share of tokens that may be too old once their group is done."""
+MEMORY = 0.8
+"""Of that share, per step: some five steps count."""
 
 
 class Depth:
@@ -58,3 +62,34 @@ class Depth:
         missing = self._batch + self._spare - ready
         moved = self._target + missing * (RISE if missing > 0 else FALL)
         self._target = min(float(self.most), max(float(self._batch), moved))
+
+
+class Spread:
+    """How many groups may be in flight, of which some only wait for their last members.
+
+    More groups than places for whole ones keep places busy; too many, and a group is old before its last member is
+    done. So the limit grows as long as hardly any token is too old to be trained on by then, and shrinks when more are.
+    """
+
+    def __init__(self, *, groups: int, auto: bool = True) -> None:
+        """Begins with as many groups as there are places for.
+
+        Args:
+            groups: For which there are places; the limit stays between that and four times of it.
+            auto: False sets no limit.
+        """
+        self._least = groups
+        self._most = 4 * groups if auto else 1 << 30
+        self._late = 0.0
+        self.limit = groups if auto else self._most
+        """Groups that may be in flight."""
+
+    def published(self, *, tokens: int, late: int) -> None:
+        """A step has ended, during which groups with so many tokens finished, so many of them too old."""
+        if not tokens:
+            return
+        self._late = MEMORY * self._late + (1 - MEMORY) * late / tokens
+        if self._late > LATE and late:
+            self.limit = max(self._least, self.limit - max(1, self.limit // 8))
+        elif self._late < 0.8 * LATE:
+            self.limit = min(self._most, self.limit + max(1, self.limit // 8))

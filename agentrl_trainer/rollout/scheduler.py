@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentbench_fc.errors import InfrastructureError
-from agentrl_trainer.rollout.depth import Depth
+from agentrl_trainer.rollout.depth import Depth, Spread
 from agentrl_trainer.rollout.plan import Draw, SamplePlan
+from agentrl_trainer.staleness import trained_mask
 from agentrl_trainer.types import INNER, Group, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Limits:
     straggler_s: float
     auto_depth: bool = True
     """Hold the depth just above what keeps the trainer busy; False: at the bound of the lag."""
+    fresh_engines: int = 1
+    """The first so many engines of the pool; only their tokens can be too old."""
     refill: float | None = None
     """Tolerance within which a group's rewards are equal and the group does not count; see `Group.counted`."""
 
@@ -86,6 +89,8 @@ class Scheduler:
         self._depth = Depth(
             batch=limits.batch, max_lag=limits.max_lag, group_size=limits.group_size, auto=limits.auto_depth
         )
+        self._spread = Spread(groups=-(-limits.places // limits.group_size), auto=limits.auto_depth)
+        self._tokens = self._late = 0  # of groups that finished since the last publication
         self._places = asyncio.Semaphore(limits.places)
         self._plays = limits.members or limits.group_size
         self._moved = asyncio.Event()  # something happened that admission may have waited for
@@ -130,6 +135,8 @@ class Scheduler:
         self._waiting -= consumed
         if self._version is not None:
             self._depth.published(ready=self._waiting)
+            self._spread.published(tokens=self._tokens, late=self._late)
+            self._tokens = self._late = 0
         self._version = version
         self._moved.set()
 
@@ -151,6 +158,7 @@ class Scheduler:
             "waiting_trajectories": self._waiting,
             "uninformative_groups": self.uninformative,
             "depth": self._depth.target,
+            "groups_in_flight_limit": self._spread.limit,
             "version": -1 if self._version is None else self._version,
             "admission": self._obstacle() or "open",
         }
@@ -176,6 +184,8 @@ class Scheduler:
         on_their_way = self._waiting + self._running * limits.group_size
         if on_their_way >= self._depth.target:
             return f"waits for a step: {on_their_way} trajectories on their way, depth {self._depth.target}"
+        if self._running >= self._spread.limit:
+            return f"waits for last members: {self._running} groups are in flight, limit {self._spread.limit}"
         untaken = len(self._finished) + self._handing
         if self._members - self._outside.total() + untaken * self._plays >= limits.places:
             return f"waits for places: {limits.places} are taken, {untaken} groups of them by groups that nobody takes"
@@ -199,6 +209,12 @@ class Scheduler:
             admitted_version=version,
             seconds=self._clock() - started,
         )
+        assert self._version is not None
+        consumed_at = self._version + self._waiting // self._limits.batch  # by a step to come
+        bound = {"max_lag": self._limits.max_lag, "fresh_engines": self._limits.fresh_engines}
+        for row in group.usable:
+            self._tokens += row.trained_tokens
+            self._late += row.trained_tokens - int(trained_mask(row, consumed_at, **bound).sum())
         counted = group.counted(self._limits.refill)
         self.uninformative += bool(group.usable) and not counted
         self._running -= 1

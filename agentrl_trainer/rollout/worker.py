@@ -72,6 +72,7 @@ class Worker:
             max_lag=config.staleness.max_lag,
             straggler_s=config.rollout.straggler_s,
             auto_depth=config.rollout.depth == "auto",
+            fresh_engines=config.engines.fresh,
             refill=config.refill_tolerance,
         )
         self._places = {task.name: asyncio.Semaphore(task.concurrency) for task in config.tasks if task.concurrency > 0}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError
-from agentrl_trainer.rollout.depth import Depth
+from agentrl_trainer.rollout.depth import Depth, Spread
 from agentrl_trainer.rollout.plan import SamplePlan
 
 TASKS = {"a": (3.0, [f"a/{i}" for i in range(5)]), "b": (1.0, ["b/0", "b/1"]), "off": (0.0, ["off/0"])}
@@ -107,3 +107,19 @@ def test_tasks_at_their_limit_are_passed_over_in_order_and_never_lost(seed: int,
         got.append(last.group_id)
     assert len(set(got)) == len(got)
     assert {draw.group_id for draw in (plain.next() for _ in range(len(got) - ahead)) if draw} <= set(got)
+
+
+def test_more_groups_are_in_flight_as_long_as_hardly_a_token_gets_too_old() -> None:
+    spread = Spread(groups=8)
+    for _ in range(40):
+        spread.published(tokens=1000, late=0)
+    assert spread.limit == 32, "four times as many"
+    spread.published(tokens=0, late=0)
+    assert spread.limit == 32, "nothing has finished"
+    for _ in range(40):
+        spread.published(tokens=1000, late=100)
+    assert spread.limit == 8, "never fewer than there are places for"
+    for _ in range(60):  # a group that is late now and then, in all 1 %, does not stop it
+        spread.published(tokens=1000, late=10)
+    assert spread.limit == 32
+    assert Spread(groups=8, auto=False).limit > 1_000_000
