@@ -113,8 +113,8 @@ class OfficialGames:
             NotFound: no such split.
             CallerError: some of its games are missing or damaged, and `allow_missing` is off.
         """
-        if split not in self.splits:
-            split = SAME_SPLIT.get(split, split)
+        if split not in self.splits and SAME_SPLIT.get(split) in self.splits:
+            split = SAME_SPLIT[split]
         found = self.found(split)
         faulty = [game for game in found if game.fault]
         if faulty and not self._allow_missing:

@@ -82,7 +82,7 @@ def test_the_folder_can_come_from_the_environment(root: Path, monkeypatch: pytes
 def test_the_other_tasks_names_of_splits_are_understood_unless_a_list_has_them(root: Path, tmp_path: Path) -> None:
     games = OfficialGames(root)
     assert games.samples("test") == games.samples("valid_unseen")
-    with pytest.raises(NotFound, match="no split 'valid_seen'"):
+    with pytest.raises(NotFound, match="no split 'dev'"):
         games.samples("dev")
     index = index_of(root, tmp_path / "dev.json", [path.relative_to(root).as_posix() for path in files(root)[:2]])
     assert [sample.id for sample in OfficialGames(root, index=index).samples("dev")] == [
