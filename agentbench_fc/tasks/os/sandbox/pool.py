@@ -219,7 +219,7 @@ class Sandboxes:
             with self._state:
                 image = self._lacking()
                 while image is None and not self._closed and time.monotonic() < sweep_at:
-                    self._state.wait(max(0.01, min(sweep_at - time.monotonic(), 1.0)))
+                    self._state.wait(max(0.01, min([sweep_at, *self._retries()]) - time.monotonic()))
                     image = self._lacking()
                 if self._closed:
                     return
@@ -238,6 +238,10 @@ class Sandboxes:
             if len(shelf.ready) + shelf.making < self._warm and now >= shelf.not_before:
                 return image
         return None
+
+    def _retries(self) -> list[float]:
+        """When images whose start failed are tried again."""
+        return [shelf.not_before for shelf in self._shelves.values() if shelf.not_before > time.monotonic()]
 
     def _fill(self, image: str) -> None:
         sandbox: Sandbox | None = None
