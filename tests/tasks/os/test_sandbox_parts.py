@@ -464,7 +464,9 @@ def test_images_are_found_by_recipe_and_pruned(tmp_path: Path) -> None:
     assert made.tag == f"agentbench-fc/os-default:{made.sha256[:12]}"
     assert images._pack(root, "default", "debootstrap bookworm").sha256 == made.sha256
     (tmp_path / "default-old.tar").write_bytes(b"x" * 100)
+    (tmp_path / "tmp-under-way").mkdir()
     assert images.prune() >= 100
+    assert (tmp_path / "tmp-under-way").is_dir()
     assert images.find("default") == made
     for wrong in ("none", "docker:", "debootstrap sid"):
         with pytest.raises(CallerError, match="sandbox build"):

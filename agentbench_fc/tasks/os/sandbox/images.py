@@ -174,6 +174,8 @@ class Images:
         for path in sorted(self.folder.iterdir()) if self.folder.is_dir() else []:
             if path.name in kept or path.name.rpartition("-")[0] in kept or path.suffix == ".lock":
                 continue
+            if path.name.startswith("tmp-") and time.time() - path.lstat().st_mtime < BUILD_TIMEOUT_S:
+                continue  # a build under way
             freed += _size(path)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return freed
