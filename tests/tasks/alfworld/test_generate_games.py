@@ -437,6 +437,7 @@ def won_in_the_official_environment(tmp_path: Path, numbers: list[int]) -> None:
     assert all(row[1:] == [False, True, True, True, 1] for row in rows), rows
 
 
+@pytest.mark.timeout(900)
 def test_the_official_environment_finds_games_and_they_are_won_there(tmp_path: Path) -> None:
     won_in_the_official_environment(tmp_path, [*range(6), *range(18, 23), 6, 8, 10, 13])
 
