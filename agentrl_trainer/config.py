@@ -1,7 +1,7 @@
 """The configuration of a run: one frozen dataclass per concern; its defaults are the quick start.
 
 >>> RunConfig().tasks[0].name, RunConfig().batch.min_trajectories
-('db', 64)
+('db', 96)
 >>> Staleness(max_lag=-1)
 Traceback (most recent call last):
 agentbench_fc.errors.CallerError: max_lag is -1 [staleness.max_lag]. Use 0 (synchronous) or more.
@@ -120,11 +120,11 @@ class SamplingOptions:
 class Rollout:
     """The rollout process: how much is in flight and how long anything may take."""
 
-    max_groups: int = 8
+    max_groups: int = 12
     """Places for episodes, in groups: `max_groups` x `group_size` are played at once."""
     max_episodes: int = 0
     """Places for episodes where that is no whole number of groups, e.g. 1: one after the other; 0: see `max_groups`."""
-    queue_groups: int = 4
+    queue_groups: int = 6
     """Finished groups that may wait for the trainer; fewer are fresher. When full, admission stops, nothing is lost."""
     depth: Literal["auto", "full"] = "auto"
     """What may be on its way: `auto` just above what keeps the trainer busy, `full` all that `max_lag` allows."""
@@ -272,9 +272,9 @@ class Engines:
 class Batch:
     """The dynamic batch: a step takes what waits, between two bounds."""
 
-    min_trajectories: int = 64
+    min_trajectories: int = 96
     """A step waits for so many."""
-    max_trajectories: int = 96
+    max_trajectories: int = 128
     """A step takes no more; the rest stays queued. Whole groups only."""
     refill: float = 1.0
     """Above 1, groups with equal rewards do not count and others are played in their place; a step takes at most

@@ -33,8 +33,8 @@ class Optimization:
     """Peak; for a full-size model use 1e-6."""
     warmup_steps: int = 3
     """Steps of linear rise."""
-    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
-    """What follows the rise."""
+    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "cosine"
+    """What follows the rise; a short run ends calmer where the rate falls to zero."""
     weight_decay: float = 0.0
     """AdamW's decoupled decay."""
     beta1: float = 0.9

@@ -50,7 +50,7 @@ from agentrl_trainer.configfile import from_dict, load_config, to_dict, to_yaml
         (["batch.max_trajectories=4"], "must not be below"),
         (["batch.min_trajectories=4", "batch.max_trajectories=4"], "must hold one whole group"),
         (["batch.micro_batch_tokens=100"], "must hold one trajectory"),
-        (["batch.min_trajectories=300", "batch.max_trajectories=300"], "At most 96"),
+        (["batch.min_trajectories=300", "batch.max_trajectories=300"], "At most 144"),
         (["optimization.loss_type=grpo"], "Known: cispo, dapo, vespo"),
         (["optimization.delta=1.2"], "use more than 1 \\+ epsilon_high"),
         (["optimization.beta2=1"], "in \\[0, 1\\)"),
