@@ -13,9 +13,6 @@ from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES
 from agentbench_fc.tasks.alfworld.scenes import LEVELS
 
-SAME_SPLIT = {"dev": "valid_seen", "test": "valid_unseen"}
-"""The other tasks' names for splits, so that all tasks can be evaluated at once -> ALFWorld's names."""
-
 
 class Games(Protocol):
     """A set of games in splits. A sample's data names its `game`, `task_type`, `level`, `goal` and `walkthrough`."""

@@ -18,10 +18,9 @@ from typing import Any, overload
 from agentbench_fc.cache import generated
 from agentbench_fc.episode import Sample
 from agentbench_fc.errors import NotFound, TaskError, did_you_mean
-from agentbench_fc.tasks.alfworld.games import SAME_SPLIT
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES, Game, make_game
 from agentbench_fc.tasks.alfworld.pddl import Wheel, dumped, find_wheel, game_file, problem, traj_data
-from agentbench_fc.tasks.alfworld.scenes import LEVELS, World, read_world
+from agentbench_fc.tasks.alfworld.scenes import LEVELS, SAME_SPLIT, World, read_world
 
 TRAIN_GAMES = 1_800
 VALID_GAMES = 180

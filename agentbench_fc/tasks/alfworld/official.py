@@ -21,8 +21,8 @@ from typing import Any
 from agentbench_fc.cache import generated
 from agentbench_fc.episode import Sample
 from agentbench_fc.errors import CallerError, InfrastructureError, NotFound, did_you_mean
-from agentbench_fc.tasks.alfworld.games import SAME_SPLIT
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES
+from agentbench_fc.tasks.alfworld.scenes import SAME_SPLIT
 
 LAYOUT = "json_2.1.1"
 GAME = "game.tw-pddl"

@@ -17,6 +17,8 @@ from typing import Any
 from agentbench_fc.errors import TaskError
 
 LEVELS = ("easy", "normal", "hard")
+SAME_SPLIT = {"dev": "valid_seen", "test": "valid_unseen"}
+"""The other tasks' names for splits, so that all tasks can be evaluated at once -> ALFWorld's names."""
 HELD_OUT = 4
 """Scenes of each kind of room that only `valid_unseen` has."""
 BASINS = {"SinkBasin": "Sink", "BathtubBasin": "Bathtub"}
