@@ -185,8 +185,9 @@ AGGREGATES = {"SUM": "total", "MIN": "lowest", "MAX": "highest"}
 def change_then_aggregate(w: World) -> Question | None:
     """A change, then an aggregate that it has changed: two statements, and no answer without the first."""
     column, function = w.rng.choice(w.numbers), w.rng.choice(sorted(AGGREGATES))
-    compute = {"SUM": sum, "MIN": min, "MAX": max}[function]
-    before: int = compute(w.values(column))
+    computes: dict[str, Callable[[list[int]], int]] = {"SUM": sum, "MIN": min, "MAX": max}
+    compute = computes[function]
+    before = compute(w.values(column))
     row = w.pick() if function == "SUM" else next(row for row in w.rows if row[column] == before)
     others = [value for other in w.rows if other is not row and isinstance(value := other[column], int)]
     if w.rng.random() < 0.5:
