@@ -3,12 +3,12 @@
     python benchmarks/kg_calls.py                       (starts a private Virtuoso on loopback)
     python benchmarks/kg_calls.py --endpoint URL        (asks one that holds the generated world)
 
-Each run plays the gold plans of the same samples call by call, with empty caches, through the episode that a session
-uses; the replies must be equal. Runs alternate. A call's time is its shortest of all runs: on a busy machine a process
-that computes is interrupted far more often than one that waits for a server. Only calls that ask the graph are compared
-(lists and answers; making a variable asks nothing). The bound: of a typical one, the median, an embedded call takes at
-most 1/20 of the time of one on Virtuoso. The sum of all calls stands beside it; there the few lists of large sets weigh
-most. The last line tells what a query in a child process costs against one in this process, without a bound.
+Each run plays the gold plans of the same samples call by call, each with empty caches, through the episode that a
+session uses; the replies must be equal. Runs alternate. A call's time is its shortest of all runs: on a busy machine a
+process that computes is interrupted far more often than one that waits for a server. Only calls that ask the graph are
+compared (lists and answers; making a variable asks nothing). The bound: of a typical one, the median, an embedded call
+takes at most 1/20 of the time of one on Virtuoso. The sum of all calls stands beside it; there the few lists of large
+sets weigh most. The last line tells what a query in a child process costs against one in this process, without a bound.
 """
 
 import argparse
@@ -42,11 +42,11 @@ def player(rules: Rules, samples: Sequence[Sample]) -> Run:
     backend = cast(Any, rules.backend)
 
     def run() -> tuple[list[str], list[float]]:
-        backend.predicates.cache_clear()
-        backend.members.cache_clear()
         replies: list[str] = []
         seconds: list[float] = []
         for sample in samples:
+            backend.predicates.cache_clear()  # else a call that an earlier sample made is answered from memory on both
+            backend.members.cache_clear()
             episode = KGEpisode(sample, rules)
             calls = [read_action(action) for action in sample.data["actions"]]
             made = sum(name in MAKES_VARIABLE for name, _ in calls)
