@@ -127,8 +127,8 @@ def page(runs: Path, out: Path) -> int:
     lines += ["", "| mean over runs and tasks | runs | gain at T = 0.8 | gain greedy |", "|---|---|---|---|"]
     for kind, records in found.items():
         if records:
-            gains = [_gain(records, decoding) for decoding in DECODINGS]
-            lines.append(f"| {KINDS[kind]} | {len(records)} | {gains[0]:+.2f} | {gains[1]:+.2f} |")
+            gains = " | ".join(_gain(records, decoding) for decoding in DECODINGS)
+            lines.append(f"| {KINDS[kind]} | {len(records)} | {gains} |")
     _plot(found, out.with_suffix(".png"))
     text = out.read_text(encoding="utf-8") if out.exists() else "<!-- figures -->\n"
     head = text.partition("<!-- figures -->")[0]
@@ -145,8 +145,9 @@ def _ends(run: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[float
     return {key: (values[0], values[-1]) for key, values in found.items()}
 
 
-def _gain(records: Sequence[Sequence[Mapping[str, Any]]], decoding: str) -> float:
-    return statistics.mean(b - a for run in records for (_, kind), (a, b) in _ends(run).items() if kind == decoding)
+def _gain(records: Sequence[Sequence[Mapping[str, Any]]], decoding: str) -> str:
+    gains = [b - a for run in records for (_, kind), (a, b) in _ends(run).items() if kind == decoding]
+    return f"{statistics.mean(gains):+.2f}" if gains else "–"
 
 
 def _plot(found: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], path: Path) -> None:
