@@ -342,7 +342,7 @@ class RunConfig:
     model: Model = field(default_factory=Model)
     tasks: tuple[TaskMix, ...] = (TaskMix(name="db"), TaskMix(name="kg"))
     """What is trained on; `tasks=db,kg` is short for names alone."""
-    steps: int = 60
+    steps: int = 40
     """Optimizer steps."""
     group_size: int = 8
     """Trajectories per sample (K); advantages are relative to them."""

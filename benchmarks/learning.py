@@ -2,7 +2,7 @@
 
     python -m agentrl_trainer.run seed=0 output=runs/real-0            the run itself
     python benchmarks/learning.py permuted seed=0 output=runs/permuted-0
-    python benchmarks/learning.py imitation --steps 60 --out runs/imitation-0
+    python benchmarks/learning.py imitation --out runs/imitation-0
     python benchmarks/learning.py page runs docs/results/quickstart.md
 
 `permuted` is the same run whose trajectories get the rewards of others of their task, dealt out at random: same
@@ -188,7 +188,7 @@ def main() -> int:
     commands.add_parser("permuted").add_argument("settings", nargs="*", metavar="key=value")
     more = commands.add_parser("imitation")
     more.add_argument("--out", type=Path, required=True)
-    more.add_argument("--steps", type=int, default=60)
+    more.add_argument("--steps", type=int, default=40)
     more.add_argument("--seed", type=int, default=0)
     more.add_argument("--samples", type=int, default=128)
     write = commands.add_parser("page")
