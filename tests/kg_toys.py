@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agentbench_fc.episode import Sample
@@ -76,17 +76,18 @@ QUESTION = {
 
 
 class RecordingBackend(OxigraphBackend):
-    """The real store, with a list of what reached it: SPARQL, or the entity whose triples were looked up."""
+    """The real store, with a list of what reached it: SPARQL, or the expression that was looked up."""
 
     def __init__(self, triples: Iterable[Triple]) -> None:
         super().__init__()
         self.queries: list[str] = []
         self.load_lines(ntriples(triples))
 
-    def _predicates(self, expr: Expr) -> frozenset[str]:
-        if isinstance(expr, Entity):
-            self.queries.append(expr.id)
-        return super()._predicates(expr)
+    def _look_up(self, look: Callable[[Any, Expr], set[Any] | None], expr: Expr) -> set[Any] | None:
+        found = super()._look_up(look, expr)
+        if found is not None:
+            self.queries.append(expr.to_lisp())
+        return found
 
     def _ask(self, query: str, expr: Expr) -> frozenset[str]:
         self.queries.append(query)

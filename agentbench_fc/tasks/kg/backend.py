@@ -29,8 +29,18 @@ from typing import Any, Literal, Protocol, get_args
 
 from agentbench_fc.errors import CallerError, InfrastructureError, did_you_mean
 from agentbench_fc.procs import ChildPool, ChildRaised
+from agentbench_fc.tasks.kg import lookups
 from agentbench_fc.tasks.kg.expressions import Entity, Expr, Join, select, select_predicates  # noqa: F401
-from agentbench_fc.tasks.kg.store import ask, leaving, load_file, load_lines, new_store, open_folder, triples_of
+from agentbench_fc.tasks.kg.store import (
+    ask,
+    broken,
+    load_file,
+    load_lines,
+    new_store,
+    open_folder,
+    texts,
+    triples_of,
+)
 
 BackendName = Literal["oxigraph", "endpoint"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -125,11 +135,13 @@ class OxigraphBackend:
         self.load(lambda store: load_lines(store, lines))
 
     def _predicates(self, expr: Expr) -> frozenset[str]:
-        if isinstance(expr, Entity) and self._is_cheap(expr):
-            return leaving(self._store, expr.id)  # the first question of each sample: reading a query takes longer
+        if (found := self._look_up(lookups.predicates, expr)) is not None:
+            return frozenset(found)
         return self._ask(select_predicates(expr, limit=MAX_PREDICATES), expr)
 
     def _members(self, expr: Expr) -> frozenset[str]:
+        if (few := self._look_up(lookups.members, expr)) is not None:
+            return texts(few)
         found = self._ask(select(expr, limit=MAX_MEMBERS + 1, all_languages=True), expr)
         if len(found) > MAX_MEMBERS:
             raise TooMany
@@ -137,6 +149,14 @@ class OxigraphBackend:
 
     def _is_cheap(self, expr: Expr) -> bool:
         return self._triples * expr.size <= self._cheap_steps
+
+    def _look_up(self, look: Callable[[Any, Expr], set[Any] | None], expr: Expr) -> set[Any] | None:
+        if not self._is_cheap(expr):
+            return None
+        try:
+            return look(self._store, expr)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise broken(error) from error
 
     def _ask(self, query: str, expr: Expr) -> frozenset[str]:
         return ask(self._store, query) if self._is_cheap(expr) else self._ask_child(query)

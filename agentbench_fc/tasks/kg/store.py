@@ -60,26 +60,17 @@ def ask(store: Any, query: str) -> frozenset[str]:
     try:
         terms = [row[0] for row in store.query(query)]  # by name, each row would look the variable up anew
     except (OSError, RuntimeError, SyntaxError, ValueError) as error:
-        raise _broken(error) from error
+        raise broken(error) from error
+    return texts(terms)
+
+
+def texts(terms: Iterable[Any]) -> frozenset[str]:
+    """What stands for terms; of texts with a language only the English ones."""
     return frozenset([_text(term) for term in terms if _is_read(term)])
 
 
-def leaving(store: Any, entity: str) -> frozenset[str]:
-    """The different relations and attributes that leave an entity: `select_predicates` of it, without a query to parse.
-
-    Raises:
-        InfrastructureError: the store broke.
-    """
-    import pyoxigraph
-
-    try:
-        quads = store.quads_for_pattern(pyoxigraph.NamedNode(NAMESPACE + entity), None, None, pyoxigraph.DefaultGraph())
-        return frozenset([quad.predicate.value.removeprefix(NAMESPACE) for quad in quads])
-    except (OSError, RuntimeError, ValueError) as error:
-        raise _broken(error) from error
-
-
-def _broken(error: Exception) -> InfrastructureError:
+def broken(error: Exception) -> InfrastructureError:
+    """The error that tells of a store's failure."""
     return InfrastructureError(
         f"the graph gave no answer: {type(error).__name__} [backend oxigraph]. Start the task again."
     )

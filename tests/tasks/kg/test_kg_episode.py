@@ -13,6 +13,7 @@ from agentbench_fc.messages import ToolCall, assistant
 from agentbench_fc.rewards import Status
 from agentbench_fc.session import Session
 from agentbench_fc.tasks.kg import backend as backend_module
+from agentbench_fc.tasks.kg import lookups
 from agentbench_fc.tasks.kg.backend import OxigraphBackend
 from agentbench_fc.tasks.kg.episode import MAX_VARIABLES, f1
 from agentbench_fc.tasks.kg.expressions import Entity, Expr, Join
@@ -283,6 +284,7 @@ def test_a_set_too_large_to_be_an_answer_is_not_graded(
     backend: RecordingBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend_module, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(lookups, "FEW", 1)
     session = film_session(backend)
     call(session, "get_neighbors", variable="Ann", relation="film.director.film")
     turn = answer(session, "#0")

@@ -17,8 +17,9 @@ from agentbench_fc.players import make_player, play
 from agentbench_fc.registry import load_task
 from agentbench_fc.rewards import Status
 from agentbench_fc.tasks.kg import backend as backend_module
-from agentbench_fc.tasks.kg import readers
+from agentbench_fc.tasks.kg import lookups, readers
 from agentbench_fc.tasks.kg.backend import CHEAP_STEPS, OxigraphBackend, TooSlow
+from agentbench_fc.tasks.kg.episode import KGEpisode
 from agentbench_fc.tasks.kg.expressions import (
     MAX_SIZE,
     NAMESPACE,
@@ -30,8 +31,9 @@ from agentbench_fc.tasks.kg.expressions import (
     select,
     select_predicates,
 )
+from agentbench_fc.tasks.kg.plans import PARAMETERS, read_action
 from agentbench_fc.tasks.kg.readers import open_graph
-from agentbench_fc.tasks.kg.store import ask
+from agentbench_fc.tasks.kg.store import ask, texts
 from agentbench_fc.tasks.kg.values import XSD, plain
 
 FILM_SET = Join("film.director.film", Entity("m.ann"))
@@ -260,10 +262,35 @@ def test_only_english_and_texts_without_a_language_are_members() -> None:
     assert backend.members(expr) == filtered == set("abce")
 
 
-def test_looking_up_an_entity_gives_what_the_query_gives(graph: Path) -> None:
+def test_lookups_answer_as_queries_do() -> None:
+    """Every set on the way of the gold plans, looked up and asked."""
+    task = load_task("kg")
+    store = task._rules.backend._store  # type: ignore[attr-defined]
+    sizes, looked_up = set(), 0
+    for sample in task.samples("dev")[:120]:
+        episode = KGEpisode(sample, task._rules)  # type: ignore[attr-defined]
+        for name, values in map(read_action, sample.data["actions"]):
+            episode.call(name, dict(zip(PARAMETERS.get(name, ("variable",)), values, strict=True)))
+        for expr in [variable.expr for variable in episode._variables]:
+            few, relations = lookups.members(store, expr), lookups.predicates(store, expr)
+            assert few is None or texts(few) == ask(store, select(expr)), expr.to_lisp()
+            assert relations is None or relations == ask(store, select_predicates(expr)), expr.to_lisp()
+            looked_up += few is not None
+            sizes.add(len(few or ()))
+    assert looked_up > 100
+    assert {1, 2, 5} <= sizes
+
+
+def test_a_topic_entity_and_a_value_lead_nowhere() -> None:
     backend = OxigraphBackend()
-    backend.load(graph)
-    subjects = {quad.subject.value.removeprefix(NAMESPACE) for quad in backend._store}
-    assert len(subjects) > 5
-    for entity in [*subjects, "m.nothing"]:
-        assert backend.predicates(Entity(entity)) == ask(backend._store, select_predicates(Entity(entity)))
+    lines = ["m.a> <a.b.c> <m.b", "m.b> <a.b.d> <m.a", "m.b> <a.b.d> <m.c", "m.a> <a.b.e> <m.b"]
+    backend.load_lines([f"<{line}> .".replace("<", f"<{NAMESPACE}") for line in lines])
+    backend.load_lines([f'<{NAMESPACE}m.c> <{NAMESPACE}a.b.v> "m.a" .'])
+    there = Join("a.b.d", Join("a.b.c", Entity("m.a")))
+    value = Join("a.b.v", there)
+    again = And(Join("a.b.c", Entity("m.a")), Join("a.b.e", Entity("m.a")))
+    for expr in [there, value, again, Count(there), Count(value), Join("a.b.d", value), Entity("m.nothing")]:
+        assert lookups.members(backend._store, expr) is not None
+        assert backend.members(expr) == ask(backend._store, select(expr))
+        assert backend.predicates(expr) == ask(backend._store, select_predicates(expr))
+    assert backend.members(there) == {"m.c"}
