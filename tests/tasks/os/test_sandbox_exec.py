@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from os_boxes import backend, engine  # noqa: F401
+from os_boxes import backend, engine, open_backend  # noqa: F401
 
 from agentbench_fc.errors import CallerError
 from agentbench_fc.tasks.os.sandbox import Sandbox, SandboxBackend, SandboxSpent
@@ -179,3 +179,15 @@ def test_a_fork_has_the_files_and_the_shell_state_and_goes_its_own_way(backend: 
         assert box.fork() is None
         box.shell("pkill sleep; su - nobody -s /bin/bash")
         assert box.fork() is None
+
+
+def test_two_backends_of_one_process_do_not_meet(backend: SandboxBackend, request: pytest.FixtureRequest) -> None:  # noqa: F811
+    other = open_backend(backend.name, request)
+    try:
+        with backend.create("default") as first:
+            with other.create("default") as second:
+                assert first.id != second.id
+                assert second.exec(["true"]).ok
+            assert first.exec(["true"]).ok, "the other's end is not this one's"
+    finally:
+        other.close()

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import resource
+import secrets
 import socket
 import threading
 import time
@@ -184,6 +185,8 @@ class DockerBackend:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._client: Client = None
+        self._series = secrets.token_hex(3)
+        """Tells this backend's containers from those of another one in the same process."""
         self._numbers = itertools.count(1)
         self._owner = Owner.me()
         self._open: dict[str, tuple[DockerBacking, Box]] = {}
@@ -248,7 +251,7 @@ class DockerBackend:
     def create(self, image: str = "default", limits: Limits | None = None, *, timeout_s: float = 60.0) -> Box:
         """See `SandboxBackend.create`."""
         limits = limits or Limits()
-        name = f"agentbench-fc-{self._owner.name}-{next(self._numbers)}"
+        name = f"agentbench-fc-{self._owner.name}-{self._series}-{next(self._numbers)}"
         try:
             container, stream = self._start(name, self._reference(image), limits)
         except _ImageGone:  # the engine lost it since it was asked last

@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -218,6 +219,8 @@ class OciBackend:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._keeper: Keeper | None = None
+        self._series = secrets.token_hex(3)
+        """Tells this backend's control groups from those of another one in the same process."""
         self._numbers = itertools.count(1)
         self._owner = Owner.me()
         self._open: dict[str, Box] = {}
@@ -259,7 +262,7 @@ class OciBackend:
             raise SandboxUnavailable(f"{why} [sandbox backend oci]. {mend}.")
         rootfs = self._images.rootfs(image, FIRST_ID)
         keeper = self._running()
-        name = f"sb{next(self._numbers)}"
+        name = f"sb{self._series}-{next(self._numbers)}"
         group = f"{self._owner.name}/{name}"
         spec = runtime_spec("", f"/{cgroups.PREFIX}{group}", limits)
         disk = [limits.disk_mib * 2**20, limits.inodes, FIRST_ID]
