@@ -238,7 +238,6 @@ class Controller(Service):
                         self.fleet.full(kept.member, kept.task)
                     self._pump()
                 if reply is not None and (reply.status != 429 or loop.time() >= deadline):
-                    doubtful.pop(kept.member.id, None)
                     return reply
                 if reply is None:
                     await asyncio.sleep(RETRY_GAP_S)
@@ -257,6 +256,8 @@ class Controller(Service):
         for _ in range(2):
             try:
                 status, answer = await self._send(member, "POST", "/v1/start_sample", raw, client)
+                if status != 429:  # it has it, or will not have it: a first try without an answer was the same start
+                    doubtful.pop(member.id, None)
                 return Reply(answer, status, _retry_header(status))
             except NoAnswer as error:
                 self._doubt(member, str(error))

@@ -183,6 +183,19 @@ async def behind_proxies(served: Stack) -> AsyncIterator[tuple[str, list[Proxy]]
             await proxy.aclose()
 
 
+async def test_a_start_whose_first_answer_is_lost_is_kept_where_it_was_known_to_be() -> None:
+    async with stack(counters()) as served, behind_proxies(served) as (url, (_, proxy)), HttpClient(url) as client:
+        losses = iter([True])
+        proxy._strikes = lambda kind: kind == "lost answers" and next(losses, False)  # type: ignore[method-assign]
+        member = served.controller.fleet.members[served.workers[0].worker_id]
+        served.controller._remember_home("request-1", member)  # as after a heartbeat that tells of it
+        body = {"task": "counter", "sample": 0, "request_id": "request-1", "retry": True, "wait_s": 5.0}
+        started = await ask(url, "POST", "/v1/start_sample", body)
+        assert next(losses, None) is None, "an answer was lost"
+        await asyncio.sleep(3 * HEARTBEAT_S)  # what the controller orders goes with heartbeats
+        assert await play(client, started.body["session_id"], 1) == 1.0
+
+
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "gateway"])
 @pytest.mark.parametrize("trouble", ["lost answers", "doubled requests", "delays", "refused"])
 async def test_sessions_survive_a_bad_network(direct: bool, trouble: str) -> None:
