@@ -8,8 +8,8 @@
 `start_sample` is turn 0; the k-th `interact` is turn k. An `interact` that names its turn can be sent again after a
 lost reply: the last turn's reply is kept, also for some time after the end. A session that nobody uses expires.
 
-Not here: what happens in a turn (session.py); what a client must offer (protocol.py); the client without `await`
-(sync_client.py).
+Not here: what happens in a turn (session.py); which sessions there are, and how they end (session_table.py); what a
+client must offer (protocol.py); the client without `await` (sync_client.py).
 """
 
 import asyncio
@@ -18,7 +18,6 @@ import secrets
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -28,25 +27,22 @@ from typing import Any, Self, TypeVar
 
 from agentbench_fc.deadlines import CallThreads
 from agentbench_fc.episode import Task, Turn
-from agentbench_fc.errors import CallerError, Conflict, Gone, InfrastructureError, NotFound, Unavailable
+from agentbench_fc.errors import CallerError, Conflict, Gone, InfrastructureError
 from agentbench_fc.leases import Leases
 from agentbench_fc.loaded import LoadedTasks
-from agentbench_fc.opened import Ended, Opened, Slot
 from agentbench_fc.pool import Pool
 from agentbench_fc.protocol import Client, SampleRef, SessionInfo, WorkerInfo
 from agentbench_fc.record import handed_out
 from agentbench_fc.rewards import Status
 from agentbench_fc.samples import checked_seed, choose_split, find_sample
 from agentbench_fc.session import Session
+from agentbench_fc.session_table import Ended, Opened, SessionTable, Slot
 from agentbench_fc.sync_client import SyncClient
-from agentbench_fc.transcript import append
 
 __all__ = ["Client", "LocalClient", "SampleRef", "SessionInfo", "SyncClient", "WorkerInfo"]
 
 logger = logging.getLogger(__name__)
 
-KEPT_LOGS = 100
-"""Of so many sessions that finished last the whole record stays, so that they can still be forked."""
 CLOSE_WAIT_S = 10.0
 """`aclose` waits at most so long for sessions that will not end."""
 
@@ -93,26 +89,23 @@ class LocalClient:
     ) -> None:
         if max_sessions is not None and max_sessions < 1:
             raise CallerError(f"max_sessions is {max_sessions} [client]. Use 1 or more, or None for no bound.")
-        self._max_sessions = max_sessions
-        self._tombstones = tombstones
         self._worker_id = worker_id
         self._id_prefix = id_prefix
+        self._capacity = max_sessions
         self._threads = threads
         self._start_limit_s = start_limit_s
-        self._on_end = on_end
-        self._leases = Leases(idle_s=idle_timeout_s, lifetime_s=lifetime_s, clock=clock)
+        self._table = SessionTable(
+            leases=Leases(idle_s=idle_timeout_s, lifetime_s=lifetime_s, clock=clock),
+            max_sessions=max_sessions,
+            tombstones=tombstones,
+            transcripts=Path(transcripts) if transcripts is not None else None,
+            on_end=on_end,
+        )
         self._pool = Pool(max_concurrency, "agentbench-fc-session")
         self._side = Pool(4, "agentbench-fc-side")  # ends sessions even while the pool is full of calls that hang
         self._tasks = LoadedTasks(tasks or {}, self._pool.submit)
-        self._transcripts = Path(transcripts) if transcripts is not None else None
-        self._lock = threading.Lock()
-        self._open: dict[str, Opened] = {}
-        self._ended: OrderedDict[str, Ended] = OrderedDict()
-        self._kept: deque[Ended] = deque()
-        self._starting = 0
-        self._counts = {"started": 0, "finished": 0, "expired": 0}
-        self._closed = threading.Event()
         self._reaper: threading.Thread | None = None
+        self._reaping = threading.Lock()
         weakref.finalize(self, _close_pools, self._pool, self._side)
 
     def adopt(
@@ -145,11 +138,11 @@ class LocalClient:
     ) -> Turn:
         """Opens a session; see `Client.start_sample`."""
         number = secrets.randbelow(2**31) if seed is None else checked_seed(seed)
-        slot = self._reserve()
+        slot = self._table.reserve()
         try:
             loaded = await self.load(task, profile, prompt, options)
         except BaseException:
-            self._release(slot)
+            self._table.release(slot)
             raise
 
         def start() -> Turn:
@@ -169,7 +162,7 @@ class LocalClient:
         A caller that stops waiting does not hurt the session: the turn is played to its end, and its reply can be had
         by sending the same turn again.
         """
-        found = self._find(session_id)
+        found = self._table.find(session_id)
         if isinstance(found, Ended):
             if turn is not None and turn == found.last.turn and turn > 0 and not found.cancelled:
                 return handed_out(found.last)
@@ -180,34 +173,34 @@ class LocalClient:
             try:
                 return entry.session.interact(messages, turn)
             finally:
-                self._settle(entry)
+                self._table.settle(entry)
 
         return await self._exclusively(entry, play)
 
     async def cancel(self, session_id: str, status: str = "cancelled") -> Turn:
         """Ends a session; see `Client.cancel`."""
-        found = self._find(session_id)
+        found = self._table.find(session_id)
         if isinstance(found, Ended):
             return handed_out(found.last)
         entry = found
-        return await _answer(self._side.submit(lambda: self._end(entry, status, "cancelled by the client")))
+        return await _answer(self._side.submit(lambda: self._table.end(entry, status, "cancelled by the client")))
 
     async def renew(self, session_id: str) -> SessionInfo:
         """Begins the idle time anew; see `Client.renew`."""
-        entry = self._find(session_id)
+        entry = self._table.find(session_id)
         if isinstance(entry, Ended):
             raise Gone(entry.gone_text())
         if not entry.busy.locked():
-            self._leases.renew(session_id)
-        return entry.info(self._leases, self._worker_id)
+            self._table.leases.renew(session_id)
+        return entry.info(self._table.leases, self._worker_id)
 
     async def fork(self, session_id: str, turn: int | None = None) -> Turn:
         """A new session from an old one; see `Client.fork`."""
-        found = self._find(session_id)
+        found = self._table.find(session_id)
         entry = found.opened if isinstance(found, Ended) else found
         if entry is None:
             raise Gone(f"the session has finished and its record was dropped [session {session_id}]. Fork earlier.")
-        slot = self._reserve()
+        slot = self._table.reserve()
 
         def branch() -> Turn:
             child = entry.session.fork(turn, session_id=self._new_id())
@@ -217,31 +210,28 @@ class LocalClient:
         if isinstance(found, Ended):
             return await self._new_session(branch, slot)
         try:
-            self._hold(entry)
+            self._table.hold(entry)
         except Conflict:
-            self._release(slot)
+            self._table.release(slot)
             raise
-        return await self._new_session(branch, slot, lambda: self._let_go(entry))
+        return await self._new_session(branch, slot, lambda: self._table.let_go(entry))
 
     async def list_sessions(self) -> list[SessionInfo]:
         """The open sessions, oldest first."""
-        with self._lock:
-            entries = list(self._open.values())
-        return [entry.info(self._leases, self._worker_id) for entry in entries]
+        return [entry.info(self._table.leases, self._worker_id) for entry in self._table.entries()]
 
     async def list_workers(self) -> list[WorkerInfo]:
         """One worker, this process."""
-        with self._lock:
-            return [
-                WorkerInfo(
-                    worker_id=self._worker_id,
-                    status="closed" if self._closed.is_set() else "alive",
-                    tasks=tuple(self._tasks.names()),
-                    sessions=len(self._open),
-                    capacity=self._max_sessions,
-                    **self._counts,
-                )
-            ]
+        return [
+            WorkerInfo(
+                worker_id=self._worker_id,
+                status="closed" if self._table.closed.is_set() else "alive",
+                tasks=tuple(self._tasks.names()),
+                sessions=len(self._table),
+                capacity=self._capacity,
+                **self._table.counts,
+            )
+        ]
 
     async def samples(
         self,
@@ -272,13 +262,13 @@ class LocalClient:
 
     async def aclose(self) -> None:
         """Cancels every open session, waits a bounded time for them, and closes the tasks loaded here."""
-        if self._closed.is_set():
+        entries = self._table.close()
+        if entries is None:
             return
-        self._closed.set()
-        with self._lock:
-            entries = list(self._open.values())
         reason = "the client was closed"
-        ends = [asyncio.wrap_future(self._side.submit(partial(self._end, e, "cancelled", reason))) for e in entries]
+        ends = [
+            asyncio.wrap_future(self._side.submit(partial(self._table.end, e, "cancelled", reason))) for e in entries
+        ]
         late = (await asyncio.wait(ends, timeout=CLOSE_WAIT_S))[1] if ends else set()
         if late:
             logger.warning("%d sessions did not end within %g s", len(late), CLOSE_WAIT_S)
@@ -300,32 +290,30 @@ class LocalClient:
     def expire(self) -> list[str]:
         """Ends the sessions whose lease has run out and gives their ids; a background thread does this by itself."""
         expired = []
-        for session_id, reason in self._leases.expired():
+        for session_id, reason in self._table.leases.expired():
             if self.drop(session_id, f"expired: {reason}"):
                 expired.append(session_id)
-        with self._lock:
-            self._counts["expired"] += len(expired)
+        self._table.count_expired(len(expired))
         return expired
 
     def drop(self, session_id: str, reason: str) -> bool:
         """Ends a session as `cancelled` without waiting for a call of it that hangs; whether it was open."""
-        with self._lock:
-            entry = self._open.get(session_id)
+        entry = self._table.get(session_id)
         if entry is None:
             return False
         logger.info("session %s, session=%s", reason, session_id)
         told = Turn(session_id, entry.session.turn + 1, [], [], Status.CANCELLED, True, None, None, {"reason": reason})
-        self._bury(entry, told, cancelled=True)  # at once: its end may take long, its slot must not
-        self._side.submit(partial(self._end, entry, "cancelled", reason))
+        self._table.bury(entry, told, cancelled=True)  # at once: its end may take long, its slot must not
+        self._side.submit(partial(self._table.end, entry, "cancelled", reason))
         return True
 
     def is_open(self, session_id: str) -> bool:
         """Whether the session is open."""
-        return session_id in self._open
+        return self._table.get(session_id) is not None
 
     def is_busy(self, session_id: str) -> bool:
         """Whether a call of the session runs or waits for a thread."""
-        entry = self._open.get(session_id)
+        entry = self._table.get(session_id)
         return entry is not None and entry.busy.locked()
 
     async def aside(self, work: Callable[[], T]) -> T:
@@ -335,15 +323,16 @@ class LocalClient:
     @property
     def taken(self) -> int:
         """Slots in use: open sessions, and those that start just now."""
-        return len(self._open) + self._starting
+        return self._table.taken
 
     def _start_reaper(self) -> None:
-        bounds = [s for s in (self._leases.idle_s, self._leases.lifetime_s) if s is not None]
-        if self._reaper is None and bounds:
-            period = min(max(min(bounds) / 4, 0.02), 1.0)
-            arguments = (weakref.ref(self), self._closed, period)
-            self._reaper = threading.Thread(target=_reap, args=arguments, name="agentbench-fc-reaper", daemon=True)
-            self._reaper.start()
+        bounds = [s for s in (self._table.leases.idle_s, self._table.leases.lifetime_s) if s is not None]
+        with self._reaping:
+            if self._reaper is None and bounds:
+                period = min(max(min(bounds) / 4, 0.02), 1.0)
+                arguments = (weakref.ref(self), self._table.closed, period)
+                self._reaper = threading.Thread(target=_reap, args=arguments, name="agentbench-fc-reaper", daemon=True)
+                self._reaper.start()
 
     # sessions come and go
 
@@ -357,33 +346,19 @@ class LocalClient:
         shared = self._tasks.get(task, profile, prompt, options or {})
         return await asyncio.shield(asyncio.wrap_future(shared))
 
-    def _reserve(self) -> Slot:
-        with self._lock:
-            if self._closed.is_set():
-                raise CallerError("the client was closed [client]. Make another one.")
-            if self._max_sessions is not None and len(self._open) + self._starting >= self._max_sessions:
-                raise Unavailable(f"all {self._max_sessions} sessions are taken [client]. End one, or try again later.")
-            self._starting += 1
-            return Slot()
-
-    def _release(self, slot: Slot) -> None:
-        with self._lock:
-            self._starting -= slot.held
-            slot.held = False
-
     async def _new_session(
         self, make: Callable[[], Turn], slot: Slot, after: Callable[[], None] = lambda: None
     ) -> Turn:
         """Runs `make`, which admits a session, in a slot that is reserved already."""
 
         def done(future: "Future[Turn]") -> None:
-            self._release(slot)
+            self._table.release(slot)
             after()
 
         try:
             future = self._pool.submit(make)
         except CallerError:
-            self._release(slot)
+            self._table.release(slot)
             after()
             raise
         future.add_done_callback(done)  # before the waiter hears of it
@@ -395,100 +370,32 @@ class LocalClient:
             raise
         except TimeoutError as error:
             future.add_done_callback(self._drop_orphan)
-            self._release(slot)  # a start that hangs must not keep it
+            self._table.release(slot)  # a start that hangs must not keep it
             raise InfrastructureError(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
 
     def _drop_orphan(self, future: "Future[Turn]") -> None:
         """Ends a session whose caller went away before it learnt the id."""
-        if future.cancelled() or future.exception() is not None or self._closed.is_set():
+        if future.cancelled() or future.exception() is not None or self._table.closed.is_set():
             return
-        with self._lock:
-            entry = self._open.get(future.result().session_id)
+        entry = self._table.get(future.result().session_id)
         if entry is not None:
-            self._side.submit(lambda: self._end(entry, "cancelled", "the caller went away during the start"))
+            self._side.submit(lambda: self._table.end(entry, "cancelled", "the caller went away during the start"))
 
     def _admit(self, entry: Opened, slot: Slot) -> None:
-        session = entry.session
-        with self._lock:
-            closed, late = self._closed.is_set(), not slot.held
-            if not closed and not late:
-                self._starting -= 1
-                slot.held = False
-                self._counts["started"] += 1
-                self._open[session.id] = entry
-                self._leases.open(session.id)
-                self._start_reaper()
-        if closed or late:
-            session.close()
-            why = "the client was closed" if closed else "nobody waited for the start any more"
-            raise CallerError(f"{why} [client]. Make another one.")
-        self._settle(entry)
-
-    def _settle(self, entry: Opened) -> None:
-        """After a call: a session that finished by it leaves the table, and its record is written."""
-        session = entry.session
-        if not session.finished:
-            return
-        self._bury(entry, session.last, cancelled=not session.log[-1].sent and session.last.turn > 0)
-        with self._lock:
-            written, entry.written = entry.written, True
-        if self._transcripts is not None and not written:
-            try:
-                append(self._transcripts, session, entry.task)
-            except OSError:
-                logger.exception("the transcript was not written, session=%s", session.id)
-
-    def _end(self, entry: Opened, status: str, reason: str) -> Turn:
-        last = entry.session.cancel(status, reason)
-        if not entry.session.finished:  # a call of it still runs, and ends it when it returns
-            self._bury(entry, handed_out(last), cancelled=True)
-        self._settle(entry)
-        return last
-
-    def _bury(self, entry: Opened, last: Turn, *, cancelled: bool) -> None:
-        session_id = entry.session.id
-        with self._lock:
-            ends = self._open.pop(session_id, None) is not None
-            if ends:
-                self._counts["finished"] += 1
-                self._ended[session_id] = Ended(last, entry, cancelled=cancelled)
-                self._kept.append(self._ended[session_id])
-                if len(self._kept) > KEPT_LOGS:
-                    self._kept.popleft().opened = None
-                while len(self._ended) > self._tombstones:
-                    self._ended.popitem(last=False)[1].opened = None
-            elif (ended := self._ended.get(session_id)) is not None:
-                ended.last, ended.cancelled = last, cancelled
-        self._leases.close(session_id)
-        if ends and self._on_end is not None:
-            self._on_end(entry.session, last)
-
-    def _find(self, session_id: str) -> Opened | Ended:
-        with self._lock:
-            found = self._open.get(session_id) or self._ended.get(session_id)
-        if found is None:
-            raise NotFound(f"no session {session_id!r} [client]. It never was, or ended long ago; start another one.")
-        return found
-
-    # one call at a time
-
-    def _hold(self, entry: Opened) -> None:
-        if not entry.busy.acquire(blocking=False):
-            raise Conflict(f"another call is under way [session {entry.session.id}]. Wait for its answer.")
-        self._leases.hold(entry.session.id)
-
-    def _let_go(self, entry: Opened) -> None:
-        self._leases.renew(entry.session.id)
-        entry.busy.release()
+        self._table.admit(entry, slot)
+        if self._reaper is None:
+            self._start_reaper()
 
     async def _exclusively(self, entry: Opened, fn: Callable[[], Turn]) -> Turn:
-        self._hold(entry)
+        self._table.hold(entry)
         try:
             future = self._pool.submit(fn)
         except CallerError:
-            self._let_go(entry)
+            self._table.let_go(entry)
             raise
-        future.add_done_callback(lambda _: self._let_go(entry))  # before the waiter hears of it, and if it is gone
+        future.add_done_callback(
+            lambda _: self._table.let_go(entry)
+        )  # before the waiter hears of it, and if it is gone
         return await _answer(future)
 
 

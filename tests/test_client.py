@@ -11,7 +11,7 @@ import pytest
 from client_toys import call, gates, local, slow_task, until
 from toys import rude_task
 
-from agentbench_fc import client as client_module
+from agentbench_fc import session_table
 from agentbench_fc.client import Client, LocalClient
 from agentbench_fc.episode import ToolEpisode, make_task, tool
 from agentbench_fc.errors import CallerError, Conflict, Gone, NotFound, TaskError, Unavailable
@@ -193,7 +193,7 @@ async def test_a_start_whose_caller_went_away_leaves_no_session() -> None:
         with pytest.raises(Unavailable, match="all 1 sessions are taken"):
             await client.start_sample("slow", 0)
         gate.set()
-        await until(lambda: client._counts["finished"] == 1)
+        await until(lambda: client._table.counts["finished"] == 1)
         assert await client.list_sessions() == []
         await client.start_sample("slow", 0)
 
@@ -236,7 +236,7 @@ async def test_sessions_run_side_by_side_and_do_not_mix() -> None:
 
         targets = [1 + n % 5 for n in range(200)]
         assert await asyncio.gather(*map(play, targets)) == [(1.0, f"Ended at {t}.") for t in targets]
-        assert client._counts["finished"] == 200
+        assert client._table.counts["finished"] == 200
 
 
 async def test_an_open_session_holds_no_thread() -> None:
@@ -335,7 +335,7 @@ async def test_a_fork_is_a_session_of_its_own(turn: int | None) -> None:
 
 
 async def test_a_finished_session_can_be_forked_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "KEPT_LOGS", 2)
+    monkeypatch.setattr(session_table, "KEPT_LOGS", 2)
     async with local(tombstones=4) as client:
         ids = []
         for _ in range(6):
@@ -352,7 +352,7 @@ async def test_a_finished_session_can_be_forked_for_a_while(monkeypatch: pytest.
         assert (await client.interact(ids[3], call("submit"), turn=2)).reward == 1.0  # the last reply is still there
         with pytest.raises(NotFound, match="ended long ago"):
             await client.interact(ids[0], call("submit"), turn=2)
-        assert len(client._ended) == 4
+        assert len(client._table._ended) == 4
 
 
 async def test_a_fork_of_no_turn_is_refused_and_takes_no_slot() -> None:

@@ -69,7 +69,7 @@ async def test_a_call_under_way_is_not_idle_but_its_lifetime_ends() -> None:
         assert await client.list_sessions() == []
         with pytest.raises(Gone, match="open for 50 s"):
             await client.renew(turn.session_id)
-        await until(lambda: client._open == {})
+        await until(lambda: len(client._table) == 0)
         await asyncio.sleep(1.2)  # the cancel has reached the session
         gate.set()
         end = await waiting
@@ -92,7 +92,7 @@ async def test_the_reaper_works_by_itself_and_survives_an_exception(
         monkeypatch.setattr(LocalClient, "expire", sometimes)
         with caplog.at_level(logging.CRITICAL + 1):
             await client.start_sample("counter", 0)
-            await until(lambda: client._counts["expired"] == 1)
+            await until(lambda: client._table.counts["expired"] == 1)
         assert failures == 3
         assert client._reaper is not None
         assert client._reaper.is_alive()

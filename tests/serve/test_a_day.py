@@ -81,5 +81,5 @@ async def test_slots_and_memory_do_not_drift_in_24_hours(monkeypatch: pytest.Mon
     clock.now += LIFETIME_S
     hosted.client.expire()
     await until(lambda: worker.taken == 0)
-    assert (hosted._client_of, hosted._open_by, len(hosted.client._leases)) == ({}, {}, 0)
+    assert (hosted._client_of, hosted._open_by, len(hosted.client._table.leases)) == ({}, {}, 0)
     await worker.aclose()

@@ -150,7 +150,7 @@ def test_evaluation_runs_its_sessions_elsewhere(served: Stack, tmp_path: Path) -
         return asyncio.run(evaluate(config)).to_dict()
 
     near, far = run(None, "near"), run(served.url, "far")
-    started = sum(worker.hosted[1].client._counts["started"] for worker in served.workers)
+    started = sum(worker.hosted[1].client._table.counts["started"] for worker in served.workers)
     assert started >= 4
     assert near["tasks"][TASK]["success"] == far["tasks"][TASK]["success"]
     assert far["scored"] == 4
