@@ -8,13 +8,13 @@ through the controller. Every call is safe to repeat, and is repeated within its
 start carries a request id, a turn its number. A session whose worker died raises `SessionLost`; with `rebuild=True` it
 is played again on another worker, from the messages that were sent.
 
-Not here: the client without `await` (`SyncClient(HttpClient(url))`, sync_client.py).
+Not here: repeats and deadlines of calls (calls.py); the client without `await` (`SyncClient(HttpClient(url))`,
+sync_client.py).
 """
 
 import asyncio
 import logging
 import operator
-import random
 import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -30,24 +30,20 @@ from agentbench_fc.errors import (
     CallerError,
     Conflict,
     Gone,
-    InfrastructureError,
     NotFound,
-    Unavailable,
 )
 from agentbench_fc.messages import Message, read_agent_messages
 from agentbench_fc.protocol import SampleRef, SessionInfo, WorkerInfo
 from agentbench_fc.record import compare
 from agentbench_fc.serve import schema
+from agentbench_fc.serve.calls import Calls, Shortcut
 from agentbench_fc.serve.faults import SessionLost
 from agentbench_fc.serve.http import encode
-from agentbench_fc.serve.link import Link, NoAnswer
+from agentbench_fc.serve.link import Link
 
 logger = logging.getLogger(__name__)
 
-RETRY_GAPS_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 CLOSE_WAIT_S = 5.0
-SHUNNED_S = 15.0
-"""A worker that could not be reached directly is called through the controller for so long."""
 WAIT_MARGIN_S = 30.0
 KEPT_FINISHED = 1000
 """Of so many finished sessions the tools are kept, for an answer that is asked for again."""
@@ -112,15 +108,13 @@ class HttpClient:
         self.url = url.rstrip("/")
         self.client_id = client_id or f"client-{secrets.token_hex(4)}"
         self._direct = direct
-        self._timeout_s = timeout_s
-        self._attempt_s = attempt_timeout_s
         self._start_wait_s = min(start_wait_s, schema.MAX_TIMEOUT_S)
         self._rebuild = rebuild
         self._cancel_on_close = cancel_on_close
         self._link = Link(token=token, connections=max_connections, headers={"X-Client-Id": self.client_id})
+        self._calls = Calls(self.url, self._link, timeout_s=timeout_s, attempt_timeout_s=attempt_timeout_s)
         self._sessions: dict[str, _Session] = {}
         self._finished: deque[str] = deque()
-        self._shunned: dict[str, float] = {}
         self._behind: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -202,18 +196,18 @@ class HttpClient:
 
     async def list_sessions(self) -> list[SessionInfo]:
         """The open sessions of all clients, oldest first."""
-        reply = await self._call("GET", "/v1/list_sessions")
+        reply = await self._calls.call("GET", "/v1/list_sessions")
         if reply["unheard"]:
             logger.warning("the sessions of workers %s are missing: they do not answer", ", ".join(reply["unheard"]))
         return [schema.read_session(row) for row in reply["sessions"]]
 
     async def list_workers(self) -> list[WorkerInfo]:
         """The workers, the dead ones too for a while."""
-        return [schema.read_worker(row) for row in (await self._call("GET", "/v1/list_workers"))["workers"]]
+        return [schema.read_worker(row) for row in (await self._calls.call("GET", "/v1/list_workers"))["workers"]]
 
     async def list_tasks(self) -> list[dict[str, Any]]:
         """The tasks that can be started: name, hashes, slots."""
-        rows: list[dict[str, Any]] = (await self._call("GET", "/v1/list_tasks"))["tasks"]
+        rows: list[dict[str, Any]] = (await self._calls.call("GET", "/v1/list_tasks"))["tasks"]
         return rows
 
     async def samples(
@@ -231,7 +225,7 @@ class HttpClient:
             query["split"] = split
         if options:
             query["options"] = encode(dict(options)).decode()
-        reply = await self._call("GET", f"/v1/get_indices?{urlencode(query)}")
+        reply = await self._calls.call("GET", f"/v1/get_indices?{urlencode(query)}")
         ids: list[str] = reply["samples"]
         return ids
 
@@ -250,12 +244,12 @@ class HttpClient:
     async def calculate_overall(self, task: str, results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Scores over results; each is an object with sample, repeat, status, reward and success."""
         body = {"task": task, "results": [dict(result) for result in results]}
-        scores: dict[str, Any] = await self._call("POST", "/v1/calculate_overall", body)
+        scores: dict[str, Any] = await self._calls.call("POST", "/v1/calculate_overall", body)
         return scores
 
     async def raw(self, method: str, path: str) -> Any:
         """The decoded answer of any path that takes no body, for tools that show more than the client's records."""
-        return await self._call(method, path)
+        return await self._calls.call(method, path)
 
     async def aclose(self) -> None:
         """Ends the sessions that this client started and that are still open, and closes the connections."""
@@ -293,14 +287,11 @@ class HttpClient:
     async def _start(self, start: dict[str, Any]) -> tuple[_Session, Turn]:
         request_id = secrets.token_hex(8)
         body = {**start, "request_id": request_id, "wait_s": self._start_wait_s}
-        allowed = self._start_wait_s + min(WAIT_MARGIN_S, self._timeout_s)
+        usual = self._calls.timeout_s
+        allowed = max(usual, self._start_wait_s + min(WAIT_MARGIN_S, usual))
         try:
-            reply = await self._call(
-                "POST",
-                "/v1/start_sample",
-                body,
-                timeout_s=max(self._timeout_s, allowed),
-                mark_retry=True,
+            reply = await self._calls.call(
+                "POST", "/v1/start_sample", body, timeout_s=allowed, start_wait_s=self._start_wait_s
             )
         except BaseException as error:
             if not isinstance(error, AgentBenchError) or error.retryable:
@@ -374,7 +365,7 @@ class HttpClient:
         """Takes a start back whose answer nobody waits for any more; in the background."""
         if self._closed:
             return
-        work = self._call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S)
+        work = self._calls.call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S)
         task = asyncio.ensure_future(work)
         self._behind.add(task)
         task.add_done_callback(self._forget)
@@ -399,88 +390,13 @@ class HttpClient:
         repeats: bool = True,
         timeout_s: float | None = None,
     ) -> Any:
+        shortcut = None
+        if self._direct and session is not None and session.address is not None and session.token is not None:
+            shortcut = Shortcut(session.address, session.token)
         headers = {"X-Session-Id": str(body["session_id"]).encode("ascii", "replace").decode()[:200]}
-        return await self._call(
-            "POST", f"/v1/{name}", body, session=session, headers=headers, repeats=repeats, timeout_s=timeout_s
+        return await self._calls.call(
+            "POST", f"/v1/{name}", body, shortcut=shortcut, headers=headers, repeats=repeats, timeout_s=timeout_s
         )
-
-    def _base(self, session: _Session | None) -> tuple[str, dict[str, str]]:
-        """Where a call goes: straight to the worker, or to the controller."""
-        if not self._direct or session is None or session.address is None or session.token is None:
-            return self.url, {}
-        until = self._shunned.get(session.address)
-        if until is not None:
-            if asyncio.get_running_loop().time() < until:
-                return self.url, {}
-            del self._shunned[session.address]
-        return session.address, {"Authorization": f"Session {session.token}"}
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        *,
-        session: _Session | None = None,
-        headers: dict[str, str] | None = None,
-        repeats: bool = True,
-        timeout_s: float | None = None,
-        mark_retry: bool = False,
-    ) -> Any:
-        """One call with its repeats.
-
-        Raises:
-            InfrastructureError: no usable answer within the deadline; the last reason is in it.
-        """
-        loop = asyncio.get_running_loop()
-        allowed = timeout_s or self._timeout_s
-        deadline = loop.time() + allowed
-        raw = None if body is None else encode(body)
-        attempt = 0
-        told: AgentBenchError | None = None
-        while True:
-            base, extra = self._base(session)
-            left = deadline - loop.time()
-            try:
-                return await self._link.call(
-                    method,
-                    base + path,
-                    raw,
-                    timeout_s=max(0.001, min(left, self._attempt_s)),
-                    headers={**(headers or {}), **extra},
-                )
-            except NoAnswer as error:
-                last: AgentBenchError = error
-                if base != self.url:
-                    self._shunned[base] = loop.time() + SHUNNED_S
-                    attempt -= attempt == 0  # the way through the controller is tried at once
-                if error.sent and not repeats:
-                    raise InfrastructureError(
-                        f"{error} The turn may have been played; it was sent unnumbered."
-                    ) from error
-            except InfrastructureError as error:
-                waited = loop.time() - (deadline - allowed)
-                if not error.retryable or (
-                    mark_retry and isinstance(error, Unavailable) and waited >= self._start_wait_s
-                ):
-                    raise
-                last = told = error
-            except NotFound as error:
-                if base == self.url or session is None:
-                    raise
-                # Another process has taken the worker's address: the controller knows what became of it.
-                self._shunned[base] = loop.time() + SHUNNED_S
-                last = error
-            attempt += 1
-            gap = RETRY_GAPS_S[min(attempt, len(RETRY_GAPS_S)) - 1] * random.uniform(0.5, 1.0) if attempt else 0.0
-            if loop.time() + gap >= deadline:
-                raise InfrastructureError(
-                    f"no usable answer within {allowed:g} s, {attempt} attempts: {told or last} [{self.url}]."
-                ) from last
-            await asyncio.sleep(gap)
-            if mark_retry and body is not None and not body.get("retry"):
-                body = body | {"retry": True}
-                raw = encode(body)
 
 
 def _opened(reply: dict[str, Any], turn: Turn, start: dict[str, Any]) -> _Session:

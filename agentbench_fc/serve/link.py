@@ -1,6 +1,6 @@
 """HTTP between our own processes: one aiohttp session, bounded waits, errors as exceptions.
 
-Not here: retries (client.py for users, controller.py for forwarding).
+Not here: retries (calls.py for users, controller.py for forwarding).
 """
 
 import asyncio

@@ -132,7 +132,7 @@ async def test_a_controller_that_is_replaced_loses_no_session() -> None:
             for n, (client, turn) in enumerate(turns)
         ]
         again = asyncio.create_task(
-            clients[0]._call(
+            clients[0]._calls.call(
                 "POST",
                 "/v1/start_sample",
                 {"task": "counter", "request_id": "request-1", "retry": True, "wait_s": 5.0},

@@ -134,7 +134,8 @@ def test_envs_are_dealt_out_by_weight() -> None:
 def test_a_service_that_vanishes_ends_episodes_as_masked() -> None:
     with stack_in_thread(tasks={"counter": counter_task()}) as gone:
         env: Any = gym.make("agentbench-fc/Task-v0", task="counter", url=gone.url).unwrapped
-        env._remote.client._client._timeout_s = env._remote.client._client._start_wait_s = 0.5
+        client = env._remote.client._client
+        client._calls.timeout_s = client._start_wait_s = 0.5
         env.reset(seed=1)
     _, reward, terminated, truncated, info = env.step(ADD)
     assert (reward, terminated, truncated, info["masked"], info["status"]) == (0.0, False, True, True, "task error")
