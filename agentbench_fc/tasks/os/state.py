@@ -2,7 +2,8 @@
 
 A condition is a small object such as `{"kind": "mode", "path": "/srv/a", "mode": "640"}`. The facts are looked up by
 the sandbox's own agent process, by system calls, so a replaced `stat` or a shadowed `python3` changes nothing; archives
-are read here, within limits. Only `runs` starts something: the script that the sample asked the agent to write.
+are read on this side, by a bounded process. Only `runs` starts something inside: the script that the agent was asked
+to write.
 
 >>> facts = Facts({"/srv/a": Entry(kind="file", mode=0o600, uid=0, gid=0, size=0)})
 >>> unmet([{"kind": "mode", "path": "/srv/a", "mode": "640"}], facts)
@@ -10,27 +11,21 @@ are read here, within limits. Only `runs` starts something: the script that the 
 >>> unmet([{"kind": "absent", "path": "/srv/b"}], facts) is None
 True
 
-Not here: answers (checks.py); looking (grading.py).
+Not here: answers (checks.py); looking (grading.py); reading archives (archives.py).
 """
 
-import bz2
-import gzip
-import io
-import lzma
 import posixpath
-import tarfile
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agentbench_fc.errors import InfrastructureError
+from agentbench_fc.tasks.os import archives
 from agentbench_fc.tasks.os.sandbox.base import Entry
 
 MAX_CONTENT = 256 * 1024
 """Bytes of a file that are looked at; no generated sample asks for more."""
-MAX_UNPACKED = 4 * 2**20
-"""Bytes that an archive may hold."""
 _DYING_TRIES, _DYING_PAUSE_S = 10, 0.1
 
 Condition = Mapping[str, Any]
@@ -227,63 +222,16 @@ def _archive(condition: Condition, view: View) -> str | None:
     if entry is None or entry.kind != "file" or not 0 < entry.size <= MAX_CONTENT:
         return f"{path} is {_a(entry)}, not an archive"
     try:
-        members = _unpack(entry.content, condition["form"])
-    except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError) as error:
-        return f"{path} is no {condition['form']} archive: {type(error).__name__}"
-    except (RuntimeError, NotImplementedError) as error:  # an encrypted or unknown zip
-        return f"{path} cannot be unpacked: {error}"
+        members = archives.unpack(entry.content, condition["form"])
+    except archives.Unreadable as error:
+        return f"{path} is no {condition['form']} archive: {error}"
+    except archives.ReaderLost as error:
+        raise InfrastructureError(f"{error} [task os, grading {path}]. Start the episode again.") from error
     wanted = condition["members"]
     if set(members) != set(wanted):
         return f"{path} holds {sorted(members)[:5]}, not {sorted(wanted)[:5]}"
     wrong = [name for name in wanted if members[name].rstrip("\n") != wanted[name].rstrip("\n")]
     return f"{wrong[0]} in {path} has other content" if wrong else None
-
-
-def _unpack(data: bytes, form: str) -> dict[str, str]:
-    """Name -> text of the regular files of an archive; `gz` is a single file without a name."""
-    if form == "zip":
-        return _unzip(data)
-    raw = _inflate(data, form)
-    if form == "gz":
-        return {"": raw.decode("utf-8", "replace")}
-    members = {}
-    with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
-        for member in archive:
-            handle = archive.extractfile(member) if member.isreg() else None
-            if handle is not None:
-                members[_plain(member.name)] = handle.read().decode("utf-8", "replace")
-    return members
-
-
-def _unzip(data: bytes) -> dict[str, str]:
-    members = {}
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for info in archive.infolist():
-            if not info.is_dir():
-                with archive.open(info) as handle:
-                    content = handle.read(MAX_UNPACKED + 1)
-                members[_plain(info.filename)] = _bounded(content).decode("utf-8", "replace")
-    return members
-
-
-def _inflate(data: bytes, form: str) -> bytes:
-    if form in {"gz", "tar.gz"}:
-        return _bounded(gzip.GzipFile(fileobj=io.BytesIO(data)).read(MAX_UNPACKED + 1))
-    if form == "tar.bz2":
-        return _bounded(bz2.BZ2Decompressor().decompress(data, MAX_UNPACKED + 1))
-    if form == "tar.xz":
-        return _bounded(lzma.LZMADecompressor().decompress(data, MAX_UNPACKED + 1))
-    return data
-
-
-def _bounded(content: bytes) -> bytes:
-    if len(content) > MAX_UNPACKED:
-        raise ValueError("more than an archive of a sample holds")
-    return content
-
-
-def _plain(name: str) -> str:
-    return posixpath.normpath(name.lstrip("/"))
 
 
 def _a(entry: Entry | None) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from agentbench_fc.tasks.os.archives import MAX_UNPACKED
 from agentbench_fc.tasks.os.sandbox.base import Entry
-from agentbench_fc.tasks.os.state import KINDS, MAX_CONTENT, MAX_UNPACKED, Facts, unmet
+from agentbench_fc.tasks.os.state import KINDS, MAX_CONTENT, Facts, unmet
 
 PASSWD = b"root:x:0:0::/root:/bin/bash\nana:x:1500:1500::/home/ana:/bin/sh\nbob:x:1501:1501::/home/bob:/bin/sh\nshort\n"
 GROUP = b"root:x:0:\nana:x:1500:\nteam:x:2000:bob,ana\nbroken:x\n"
