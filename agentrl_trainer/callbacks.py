@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from agentbench_fc.errors import CallerError
 from agentrl_trainer import checkpoint
 from agentrl_trainer.config import RunConfig
+from agentrl_trainer.disk import writing
 from agentrl_trainer.evaluation import EvalResult
 from agentrl_trainer.interrupts import Interrupts
 from agentrl_trainer.normalization import TaskNormalizer
@@ -37,6 +39,11 @@ class Watched(Protocol):
     """Its running statistics move on with each step."""
     ranks: Ranks
     """The processes that train."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether all weights are numbers."""
+        ...
 
     def remember(self, version: int) -> None:
         """Keeps the present weights for the mixture ratio, where that is wanted."""
@@ -93,6 +100,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Publishes the new version; says whether to evaluate and save."""
         step, every = state.global_step, self._config.evaluation.every
         last = step >= state.max_steps
+        if not self._trainer.sound:
+            raise CallerError(
+                f"a weight is not finite [step {step}]. Lower optimization.learning_rate and go on from the last "
+                "checkpoint: it was made before."
+            )
         self._trainer.normalizer.commit()
         if self._trainer.batch:
             self._cursor.add(group.id for group in self._trainer.batch.groups)
@@ -171,8 +183,9 @@ def seal_checkpoint(
     folder: Path, cursor: checkpoint.Cursor, *, step: int, keep: int, publisher: WeightPublisher
 ) -> None:
     """Adds cursor, stale weights and manifest to a written checkpoint and removes old ones."""
-    cursor.save(folder)
-    publisher.save_stale(folder)
-    checkpoint.seal(folder, {"step": step})
+    with writing("the checkpoint", folder):
+        cursor.save(folder)
+        publisher.save_stale(folder)
+        checkpoint.seal(folder, {"step": step})
     checkpoint.prune(folder.parent, keep)
     logger.info("checkpoint of step %d: %s", step, folder)

@@ -8,6 +8,7 @@ Not here: what the trainer writes and how it reads it (Hugging Face's trainer).
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ PREFIX = "checkpoint-"
 MANIFEST = "manifest.json"
 CURSOR = "cursor.json"
 TEMPORARY = ".tmp"
+ASIDE = "taken-back-"
 CHUNK = 1 << 20
 
 
@@ -76,7 +78,12 @@ def damage(folder: Path) -> str | None:
 def step_of(folder: Path) -> int:
     """The step in a checkpoint's name; -1 for other folders."""
     number = folder.name.removeprefix(PREFIX)
-    return int(number) if folder.name.startswith(PREFIX) and number.isdigit() else -1
+    return int(number) if folder.name.startswith(PREFIX) and number.isdecimal() else -1
+
+
+def sealed_step(folder: Path) -> int:
+    """The step that a whole checkpoint holds, whatever its folder is called."""
+    return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"])
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -110,6 +117,40 @@ def resume_from(resume: str, run: Path) -> Path | None:
     if fault := damage(folder):
         raise CallerError(f"the checkpoint cannot be used: {fault} [{folder}]. Use resume=auto, or another one.")
     return folder
+
+
+def check_place(start: Path, run: Path) -> None:
+    """Refuses to go on from a checkpoint of one run in the folder of another.
+
+    Raises:
+        CallerError: the figures and transcripts there would be lost.
+    """
+    inside = start.resolve().parent == run.resolve()
+    if not inside and (checkpoints(run) or (run / "metrics.jsonl").exists()):
+        raise CallerError(
+            f"the folder holds another run than the one of the checkpoint [{run}, {start}]. Use another output=."
+        )
+
+
+def set_aside(run: Path, start: Path) -> list[Path]:
+    """Takes back the checkpoints behind the one that a run goes on from, as its later figures are.
+
+    Otherwise they would count as its newest ones: new checkpoints would be pruned before them, and `resume=auto` would
+    go on from a past that this run has left.
+
+    Returns:
+        Where whole ones are now, under names that nothing reads; what was never completed is removed.
+    """
+    moved = []
+    for folder in checkpoints(run):
+        if step_of(folder) <= sealed_step(start):
+            continue
+        if not (folder / MANIFEST).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        place = next(p for n in itertools.count(1) if not (p := run / f"{ASIDE}{folder.name}-{n}").exists())
+        moved.append(folder.rename(place))
+    return moved
 
 
 def prune(run: Path, keep: int) -> None:

@@ -14,6 +14,7 @@ Not here: the sections about the loss (objective.py); YAML files and `key=value`
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from agentrl_trainer.objective import Normalization as Normalization  # one plac
 from agentrl_trainer.objective import OffPolicy as OffPolicy
 from agentrl_trainer.objective import Optimization as Optimization
 from agentrl_trainer.objective import check_number as _check
+from agentrl_trainer.plain import plain_values as _plain
 
 TINY = "tiny-fc"
 """Name of the policy that ships with the package."""
@@ -38,6 +40,11 @@ TRACKERS: Mapping[str, str] = {
     "clearml": "clearml", "dvclive": "dvclive", "swanlab": "swanlab", "neptune": "neptune",
 }  # fmt: skip
 """What `report_to` can name, and the module that it needs."""
+
+
+SEEDS = 2**31 - 1
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+_ADDRESS = re.compile(r"https?://[^/\s:]|https?://\[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,10 @@ class Model:
     def __post_init__(self) -> None:
         if not self.path:
             raise CallerError("path is empty [model.path]. Give a model folder, or tiny-fc.")
+        if not _DEVICE.fullmatch(str(self.device)):
+            raise CallerError(f"device is {self.device!r} [model.device]. Use auto, cpu, cuda or cuda:<number>.")
         _check(self.threads, "model.threads", "Use 1 or more.", low=1)
+        object.__setattr__(self, "template_options", _plain(self.template_options, "model.template_options"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +103,7 @@ class TaskMix:
             raise CallerError("a task has no name [tasks]. Give each entry a name, e.g. `- name: db`.")
         _check(self.weight, f"tasks.{self.name}.weight", "Use 0 (evaluate only) or more.", low=0)
         _check(self.concurrency, f"tasks.{self.name}.concurrency", "Use 0 (no limit) or more.", low=0)
+        object.__setattr__(self, "options", _plain(self.options, f"tasks.{self.name}.options"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,11 +247,13 @@ class Engines:
             _check(lag, "engines.stale_lags", "Use 1 step or more.", low=1)
         if self.stale_lags:  # whoever publishes to stale engines does it whenever one of them is due
             object.__setattr__(self, "stale_sync_steps", math.gcd(*self.stale_lags))
+        for weight in self.weights:
+            _check(weight, "engines.weights", "Use 0 or more.", low=0)
         policies = 1 + len(set(self.stale_lags) or {0} if self.stale else ())
-        if self.weights and (len(self.weights) != policies or min(self.weights) < 0 or sum(self.weights) <= 0):
+        if self.weights and (len(self.weights) != policies or sum(self.weights) <= 0):
             raise CallerError(
                 f"weights are {', '.join(f'{w:g}' for w in self.weights)} for {policies} policies [engines.weights]. "
-                "Give one for the fresh engines and one for each lag, not negative, with a sum above 0."
+                "Give one for the fresh engines and one for each lag, with a sum above 0."
             )
         if self.weights and self.weights[0] <= 0:
             raise CallerError("the fresh engines have weight 0 [engines.weights]. They are what is trained.")
@@ -255,7 +268,7 @@ class Engines:
         if not self.fresh_urls:
             raise CallerError("no server follows the trainer [engines.fresh_urls]. Name at least one address.")
         for url in urls:
-            if not url.startswith(("http://", "https://")):
+            if not _ADDRESS.match(url):
                 raise CallerError(f"{url!r} is no address [engines]. Use http://host:port.")
         if doubled := sorted({url for url in urls if urls.count(url) > 1}):
             raise CallerError(f"{', '.join(doubled)} given twice [engines]. A server is fresh or stale, once.")
@@ -373,6 +386,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check(self.steps, "steps", "Use 1 or more.", low=1)
+        _check(self.seed, "seed", "Use 0 or more.", low=0)
+        if self.seed > SEEDS:
+            raise CallerError(f"seed is {self.seed} [seed]. Use {SEEDS} or less: numpy takes no more.")
+        object.__setattr__(self, "trl", _plain(self.trl, "trl"))
         _check(self.group_size, "group_size", "Use 2 or more: advantages compare the members of a group.", low=2)
         if not self.tasks:
             raise CallerError("no tasks [tasks]. Name at least one, e.g. tasks=db,kg.")

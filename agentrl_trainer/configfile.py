@@ -7,8 +7,9 @@
 Traceback (most recent call last):
 agentbench_fc.errors.CallerError: unknown key 'max_lags' [staleness]. Did you mean 'max_lag'? Known: max_lag.
 
-Later wins: defaults, then the file, then the overrides in their order. Values are YAML. `model=PATH` and `tasks=a,b`
-are short for the whole section; a task's fields are reached by its name.
+Later wins: defaults, then the file, then the overrides in their order. Values are YAML; where a text is expected, an
+override is taken as it is written (`output=007`). `model=PATH` and `tasks=a,b` are short for the whole section; a
+task's fields are reached by its name.
 
 Not here: what the fields mean and which values are possible (config.py).
 """
@@ -16,18 +17,29 @@ Not here: what the fields mean and which values are possible (config.py).
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import yaml
 
 from agentbench_fc.errors import CallerError, did_you_mean
-from agentrl_trainer.config import RunConfig, TaskMix
+from agentrl_trainer.config import Model, RunConfig, TaskMix
 
 Section = TypeVar("Section")
 SHORT = {"Model": "path", "TaskMix": "name"}
 """The field that a bare text stands for, by the section's class."""
+TEXTS = (str, str | None, Path, Path | None, Model, tuple[TaskMix, ...])
+"""What an unquoted scalar on the command line means literally, e.g. a folder named by a number or a date."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: no field takes one, and JSON, by which other processes get the configuration, has none."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -50,10 +62,10 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> RunC
                 f"{override!r} has no value [command line]. Write null for none, or '' for an empty text."
             )
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise CallerError(f"{override!r} cannot be read: {error} [command line]. Quote the value.") from error
-        _assign(raw, key.strip().split("."), value, override)
+            value = _parsed(text)
+        except ValueError as error:
+            raise CallerError(f"{override[:200]!r} cannot be read: {error} [command line]. Quote the value.") from error
+        _assign(raw, key.strip().split("."), _Given(value, text.strip()), override)
     return from_dict(raw)
 
 
@@ -73,19 +85,62 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False, width=120)
 
 
+def changed_settings(before: RunConfig, after: RunConfig) -> str:
+    """What differs between two configurations of one run, for a person; empty: nothing that matters."""
+
+    def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                yield from flat(inner, f"{key}.{name}" if key else name)
+        else:
+            yield key, value
+
+    def named(config: RunConfig) -> dict[str, Any]:
+        plain = to_dict(config)
+        return plain | {"tasks": {task.pop("name"): task for task in plain["tasks"]}, "output": None, "resume": None}
+
+    old, new = dict(flat(named(before), "")), dict(flat(named(after), ""))
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    return ", ".join(f"{key}={new.get(key)} (before: {old.get(key)})" for key in keys)
+
+
+def _parsed(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        ValueError: it is not YAML, or a value is not of the kind that it looks like (`0x_`, `!!int x`).
+    """
+    try:
+        return yaml.load(text, _Loader)  # a safe loader, with less
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {str(error)[:500]}") from error
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CallerError(f"the file cannot be read: {error.strerror} [{path}]. Check --config.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise CallerError(f"this is not YAML: {error} [{path}]. Mend the file.") from error
     if raw is not None and not isinstance(raw, dict):
         raise CallerError(f"the file holds {_kind(raw)} [{path}]. It must map keys to values, e.g. `steps: 3`.")
     return raw or {}
 
 
-def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+class _Given(NamedTuple):
+    """A value of the command line: as YAML reads it, and as it was written."""
+
+    value: Any
+    text: str
+
+    def for_field(self, hint: Any) -> Any:
+        """What a field of this type gets."""
+        scalar = isinstance(self.value, (bool, int, float))
+        return self.text if scalar and hint in TEXTS else self.value
+
+
+def _assign(raw: dict[str, Any], keys: list[str], given: _Given, override: str) -> None:
     """Sets one dotted key in the raw data, making the sections on the way."""
     *sections, last = keys
     node: Any = raw
@@ -93,35 +148,35 @@ def _assign(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> 
     for position, key in enumerate(sections):
         hint = _hint_of(hint, key, ".".join(keys[:position]))
         if hint == tuple[TaskMix, ...]:
-            return _assign_task(raw, keys, value, override)
+            return _assign_task(raw, keys, given, override)
         inner = node.get(key)
         if inner is None or not isinstance(inner, dict):
             short = SHORT.get(getattr(hint, "__name__", ""))
             inner = {short: inner} if short and inner is not None else {}
         node[key] = node = inner
-    node[last] = value
+    node[last] = given.for_field(_hints(hint).get(last) if dataclasses.is_dataclass(hint) else None)
     return None
 
 
-def _assign_task(raw: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+def _assign_task(raw: dict[str, Any], keys: list[str], given: _Given, override: str) -> None:
     if len(keys) < 3:
         raise CallerError(f"{override!r} names no field [tasks]. Write tasks.<name>.<field>=value, e.g. .weight=2.")
     default = RunConfig.__dataclass_fields__["tasks"].default
-    tasks = [entry if isinstance(entry, dict) else {"name": entry} for entry in _entries(raw.get("tasks") or default)]
+    entries = map(_task, _entries(raw.get("tasks") or default))
+    tasks = [entry if isinstance(entry, dict) else {"name": entry} for entry in entries]
     # the name may hold dots itself (`my_task.py:TASK`): take the longest one that is known
     rest = ".".join(keys[1:])
     matches = [t for t in tasks if rest.startswith(f"{t.get('name')}.")]
     if not matches:
         raise CallerError(f"no task {keys[1]!r} [{override}]. {did_you_mean(keys[1], [str(t['name']) for t in tasks])}")
     task = max(matches, key=lambda t: len(str(t["name"])))
-    _set(task, rest[len(str(task["name"])) + 1 :].split("."), value)
+    *sections, last = rest[len(str(task["name"])) + 1 :].split(".")
+    node = task
+    for key in sections:
+        inner = node.get(key)
+        node[key] = node = inner if isinstance(inner, dict) else {}
+    node[last] = given.for_field(None if sections else _hints(TaskMix).get(last))
     raw["tasks"] = tasks
-
-
-def _set(node: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        node = node.setdefault(key, {})
-    node[keys[-1]] = value
 
 
 def _hint_of(section: Any, key: str, where: str) -> Any:
@@ -187,7 +242,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             raise CallerError(f"{name} is {value!r} [{where}]. {did_you_mean(str(value), map(str, arguments))}")
         return value
     if hint is Path:
-        return Path(_scalar(str, value, where)).expanduser()
+        try:
+            return Path(_scalar(str, value, where)).expanduser()
+        except RuntimeError as error:
+            raise CallerError(f"{value!r} is nobody's folder: {error} [{where}]. Write the whole path.") from error
     if origin is not None:  # a free mapping
         if value is not None and not isinstance(value, Mapping):
             raise CallerError(f"{where} is {_kind(value)} [{where}]. Give keys and values.")
@@ -212,7 +270,7 @@ def _trimmed(task: TaskMix) -> dict[str, Any]:
 
 
 def _task(entry: Any) -> Any:
-    if isinstance(entry, Mapping) and "name" not in entry:
+    if entry is None or (isinstance(entry, Mapping) and "name" not in entry):
         raise CallerError("a task has no name [tasks]. Give each entry a name, e.g. `- name: db`.")
     return entry
 
@@ -224,8 +282,10 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
         if hint is not bool or not isinstance(value, bool):
             raise wrong
         return value
-    if value is None or isinstance(value, (list, dict)):
+    if value is None or not isinstance(value, (str, int, float)):
         raise wrong
+    if hint is str and not isinstance(value, str):  # it would lose zeros: 007, 1.50
+        raise CallerError(f"{str(wrong).removesuffix('.')}: quote it.")
     if hint is int and isinstance(value, float):
         if not value.is_integer():
             raise wrong

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentbench_fc.connecting import reach
-from agentbench_fc.errors import AgentBenchError, CallerError
+from agentbench_fc.errors import AgentBenchError, CallerError, InfrastructureError
 from agentrl_trainer import checkpoint
-from agentrl_trainer.config import TRACKERS, RunConfig
-from agentrl_trainer.configfile import to_yaml
+from agentrl_trainer.config import AUTO, TRACKERS, RunConfig
+from agentrl_trainer.configfile import changed_settings, load_config, to_yaml
+from agentrl_trainer.disk import RunFolder, writing
 from agentrl_trainer.interrupts import Interrupted, Interrupts
 from agentrl_trainer.queue import GroupSource
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from agentrl_trainer.trainer import AgentGRPOTrainer
 
 FINAL = "model"
+CONFIG = "config.yaml"
 
 
 class Rollouts(GroupSource, Protocol):
@@ -72,32 +74,48 @@ def train(
         Interrupted: a signal came; the last completed step is in a checkpoint.
     """
     from agentrl_trainer.display import make_display
-    from agentrl_trainer.policy import new_folder, policy_path, policy_warnings
+    from agentrl_trainer.policy import device_of, new_folder, policy_path, policy_warnings
 
     _check_installed(config)  # all of this before anything is made or started
     if _rank(config) > 0:
         return _follow(config, trainer)
     policy_path(config.model)
+    if config.model.device not in {AUTO, "cpu"}:  # asking costs the import of torch
+        device_of(config.model)
     if config.rollout.url:
         reach(config.rollout.url)
     warnings = policy_warnings(config)
     interrupts = interrupts or Interrupts()
     output = config.output or new_folder()
-    start = checkpoint.resume_from(config.resume, output)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     with contextlib.ExitStack() as stack:
+        start = checkpoint.resume_from(config.resume, output)
+        if start:
+            checkpoint.check_place(start, output)
+        stack.enter_context(RunFolder(output))
         display = make_display(config.progress, config.steps)
         stack.callback(display.close)
         display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))
-        for warning in warnings:
+        for warning in [*warnings, *(_taken_up(config, output, start) if start else ())]:
             display.note(f"warning: {warning}")
+        with writing("the configuration", output):
+            (output / CONFIG).write_text(to_yaml(config), encoding="utf-8")
         cursor = checkpoint.Cursor.load(start) if start else checkpoint.Cursor()
         if rollouts is None:
             rollouts = _start_rollouts(config, cursor, output)
         stack.callback(rollouts.close)
         trainer = trainer or _trainer(config, output)
         return _train(trainer, output, start, cursor, rollouts, display, interrupts, stack)
+
+
+def _taken_up(config: RunConfig, output: Path, start: Path) -> list[str]:
+    """Prepares the folder of a run that goes on; what a person should know of it."""
+    told = [
+        f"the run goes back to {start.name}: a later checkpoint is now {p}" for p in checkpoint.set_aside(output, start)
+    ]
+    with contextlib.suppress(CallerError):  # none there, or of another release
+        changed = changed_settings(load_config(output / CONFIG), config)
+        told += [f"the run goes on with {changed}"] if changed else []
+    return told
 
 
 def _check_installed(config: RunConfig) -> None:
@@ -189,10 +207,11 @@ def _train(
     stack.callback(trainer.queue.close)
     trainer.play = rollouts.evaluate
     folder = snapshot_folder(config.engines.weights_dir, output, _size(trainer.model))
-    resumed_at = checkpoint.step_of(start) if start else None
+    resumed_at = checkpoint.sealed_step(start) if start else None
     report = RunReport(output, display, resumed_at=resumed_at)
     decode = trainer.processing_class.decode
-    transcripts = TranscriptShards(output, decode, resumed_at=resumed_at) if config.transcripts else None
+    with writing("transcripts", output):
+        transcripts = TranscriptShards(output, decode, resumed_at=resumed_at) if config.transcripts else None
     trainer.remove_callback(PrinterCallback)
     publish: Publish = rollouts.publish
     probe = getattr(rollouts, "probe", None)  # a script has no engines
@@ -231,17 +250,22 @@ def _train(
         # between two steps, or before the optimizer's: weights, step and cursor agree
         closing = threading.Thread(target=rollouts.close, name="closing")  # both ends take their seconds
         closing.start()
-        trainer.log_last_step()
         step = trainer.state.global_step
         folder = output / f"{checkpoint.PREFIX}{step}"
-        if step and checkpoint.damage(folder):
-            keep = config.checkpoints.keep
-            seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=keep, publisher=publisher)
-        report.finish()
-        display.note(f"stopped after step {step}" + (f"; go on with output={output} resume=auto" if step else ""))
+        try:
+            trainer.log_last_step()
+            if step and checkpoint.damage(folder) and trainer.sound:
+                keep = config.checkpoints.keep
+                seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=keep, publisher=publisher)
+            report.finish()
+        except InfrastructureError as failure:  # a full disk; what ended the run is what matters
+            display.note(f"warning: {failure}")
+        going_on = f"; go on with output={output} resume=auto" if checkpoint.checkpoints(output) else ""
+        display.note(f"stopped after step {step}{going_on}")
         trainer.ranks.dismiss(error)
         raise
-    trainer.save_model(str(output / FINAL))
+    with writing("the model", output):
+        trainer.save_model(str(output / FINAL))
     text = report.finish()
     return f"\n{text}\n\nmodel: {output / FINAL}\ncurve: {output / 'curve.png'}"
 

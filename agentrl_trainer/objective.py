@@ -10,17 +10,20 @@ Source: docs/algorithms.md names paper and equation of each option.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from agentbench_fc.errors import CallerError
 
 
 def check_number(value: float, name: str, advice: str, *, low: float, strict: bool = False) -> None:
-    """Refuses a number that is below `low`, or not finite.
+    """Refuses what is no number, below `low`, or not finite.
 
     Raises:
         CallerError: it is; `advice` says what to use.
     """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise CallerError(f"{name.rpartition('.')[2]} is {value!r} [{name}]. It must be a number. {advice}")
     if not math.isfinite(value) or value < low or (strict and value == low):
         raise CallerError(f"{name.rpartition('.')[2]} is {value} [{name}]. {advice}")
 
@@ -62,7 +65,7 @@ class Optimization:
         check_number(self.kl, "optimization.kl", "Use 0 or more.", low=0)
         for name in ("epsilon", "epsilon_high"):
             check_number(getattr(self, name), f"optimization.{name}", "Use more than 0, e.g. 0.2.", low=0, strict=True)
-        if self.delta <= 1 + self.epsilon_high:
+        if not self.delta > 1 + self.epsilon_high:
             raise CallerError(
                 f"delta is {self.delta} [optimization.delta]. "
                 f"It caps what the upper clip leaves: use more than 1 + epsilon_high = {1 + self.epsilon_high:g}."

@@ -4,6 +4,7 @@ Not here: loading it for sampling (engines/).
 """
 
 import datetime
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentbench_fc.errors import CallerError, did_you_mean
 from agentbench_fc.registry import load_task
 from agentrl_trainer.config import AUTO, TINY, Model, RunConfig, TaskMix
+from agentrl_trainer.configfile import from_dict, to_dict
 from agentrl_trainer.tiny_asset import FOLDER, check_asset
 
 if TYPE_CHECKING:
@@ -81,8 +83,10 @@ def device_of(model: Model) -> str:
 
     if model.device == AUTO:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if model.device.startswith("cuda") and not torch.cuda.is_available():
-        raise CallerError(f"no CUDA device here [model.device={model.device}]. Use model.device=cpu, or auto.")
+    number = int(model.device.partition(":")[2] or 0)
+    if model.device.startswith("cuda") and not (torch.cuda.is_available() and number < torch.cuda.device_count()):
+        found = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.is_available() else "no CUDA device"
+        raise CallerError(f"{found} here [model.device={model.device}]. Use model.device=cpu, or auto.")
     return model.device
 
 
@@ -110,7 +114,7 @@ def open_policy(
     Args:
         model: A folder, a hub name, a loaded model; None: that of `args`.
         args: The run; None: the defaults.
-        tasks: In the place of those of `args`.
+        tasks: In the place of those of `args`; names may be one text, divided by commas.
         output: In the place of that of `args`; without either, a new folder below `runs`.
         tokenizer: The policy's; None: the one beside the model.
         plays: False: the caller plays the tasks, whatever `args` says of them.
@@ -126,12 +130,16 @@ def open_policy(
             f"args is a {type(args).__name__} [args]. Give a RunConfig: its sections hold what TRL's GRPOConfig calls "
             "learning_rate, num_generations …, and `trl={…}` takes further fields of GRPOConfig."
         )
-    given = args or RunConfig()
+    given = from_dict(to_dict(args)) if args else RunConfig()  # checks the types of what was made in Python
+    if isinstance(tasks, str):
+        tasks = [name.strip() for name in tasks.split(",") if name.strip()]
     output = output or given.output or new_folder()
     changes: dict[str, Any] = {"output": output}
     loaded = None if model is None or isinstance(model, (str, Path)) else model
     path = given.model.path if model is None else str(output / START) if loaded is not None else str(model)
     if tasks is not None:
+        if wrong := [task for task in tasks if not isinstance(task, (str, TaskMix))]:
+            raise CallerError(f"{wrong[0]!r} is no task [tasks]. Give names, or TaskMix(name=…) objects.")
         changes["tasks"] = tuple(task if isinstance(task, TaskMix) else TaskMix(name=task) for task in tasks)
     elif plays and args is not None and path != given.model.path and given.model.path == TINY:
         raise CallerError(
@@ -151,6 +159,28 @@ def open_policy(
     return Policy(model=loaded, tokenizer=tokenizer, config=config, output=output)
 
 
+def check_same_model(model: "PreTrainedModel", checkpoint: Path) -> None:
+    """Refuses to go on from the weights of another model.
+
+    Raises:
+        CallerError: a tensor of the checkpoint has another name or shape.
+    """
+    from safetensors import safe_open
+
+    own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    for file in sorted(checkpoint.glob("*.safetensors")):
+        with safe_open(file, "pt") as held:
+            for name in held.keys():  # no mapping
+                if own.get(name) != (shape := held.get_slice(name).get_shape()):
+                    raise CallerError(
+                        f"the checkpoint is of another model: {name} is {shape} there, {own.get(name)} here "
+                        f"[{checkpoint}, model={model.config._name_or_path}]. Give the model that the run began with, "
+                        "or another output=."
+                    )
+
+
 def new_folder() -> Path:
     """A folder for a run that has none, named by the time."""
-    return Path("runs") / datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    name = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folders = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(folder for folder in folders if not folder.exists())

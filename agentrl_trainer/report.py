@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentbench_fc.errors import CallerError
+from agentrl_trainer.disk import writing
 from agentrl_trainer.display import Display, eval_line, table
 from agentrl_trainer.evaluation import EvalResult
 from agentrl_trainer.metrics import Metrics
@@ -39,7 +41,8 @@ class RunReport:
         self._path = folder / METRICS
         self._started = time.monotonic()
         kept = [] if resumed_at is None else [r for r in read_metrics(self._path) if r["step"] <= resumed_at]
-        self._path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        with writing(METRICS, folder):
+            self._path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
     def step(self, step: int, figures: Metrics) -> None:
         """Takes the figures of an optimizer step."""
@@ -56,15 +59,16 @@ class RunReport:
         """Writes curve and summary; returns the summary as text."""
         records = read_metrics(self._path)  # not kept in memory: a run may take any number of steps
         content = summary(records)
-        (self.folder / f"{SUMMARY}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         text = summary_text(content)
-        (self.folder / f"{SUMMARY}.txt").write_text(text + "\n", encoding="utf-8")
-        if any(record["kind"] == "step" for record in records):
-            plot_curves(records, self.folder / CURVE)
+        with writing("the summary", self.folder):
+            (self.folder / f"{SUMMARY}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            (self.folder / f"{SUMMARY}.txt").write_text(text + "\n", encoding="utf-8")
+            if any(record["kind"] == "step" for record in records):
+                plot_curves(records, self.folder / CURVE)
         return text
 
     def _write(self, record: Record) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with writing(METRICS, self.folder), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
     def _seconds(self) -> float:
@@ -72,11 +76,24 @@ class RunReport:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The lines of a metrics file; a last line that was cut by a crash is left out."""
+    """The lines of a metrics file; a last line that was cut by a crash is left out.
+
+    Raises:
+        CallerError: another line is not one of ours.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]  # only a line that ends in a newline is whole
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    records = []
+    for number, line in enumerate(lines[:-1], 1):  # only a line that ends in a newline is whole
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            records.append({"kind": record["kind"], "step": int(record["step"]), **record})
+        except (ValueError, LookupError, TypeError) as error:
+            raise CallerError(f"line {number} is damaged: {error!r} [{path}]. Remove it.") from error
+    return records
 
 
 def summary(records: Sequence[Record]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class Router:
             try:
                 try:
                     body = json.loads(await request.text() or "{}")
-                except ValueError as error:
+                except (ValueError, LookupError, RecursionError) as error:  # bytes, a charset, or depth
                     raise CallerError(f"the body is no JSON: {error} [{request.path}]. Send a JSON object.") from error
                 if not isinstance(body, dict):
                     raise CallerError(f"the body is no object [{request.path}]. Send a JSON object.")
@@ -146,7 +146,7 @@ class Router:
 
     async def _update(self, request: web.Request, body: dict[str, Any]) -> web.Response:
         version, path = str(body.get("weight_version", "")), body.get("model_path")
-        if not version.isdigit() or not isinstance(path, str) or not path:
+        if not version.isdecimal() or not isinstance(path, str) or not path:
             raise CallerError(
                 f"weight_version is {version!r}, model_path {path!r} [/update_weights_from_disk]. "
                 "Give the version as a whole number, one more each time, and the folder of the weights."
@@ -159,12 +159,19 @@ class Router:
         return web.json_response({"success": True, "message": told, "num_paused_requests": 0, "policies": roles})
 
     async def _to_all(self, request: web.Request, body: dict[str, Any]) -> web.Response:
-        async with asyncio.TaskGroup() as tasks:
-            for index, state in enumerate(self._pool.stats()):
-                if not state["fault"]:
-                    engine = _sglang(self._pool.engines[index])
-                    tasks.create_task(engine.forward(request.path, body, timeout_s=self._timeout_s))
+        serving = [i for i, state in enumerate(self._pool.stats()) if not state["fault"]]
+        told = await asyncio.gather(*(self._tell(i, request.path, body) for i in serving), return_exceptions=True)
+        if failed := [answer for answer in told if isinstance(answer, BaseException)]:
+            raise failed[0]  # the others were told all the same
         return web.json_response({"status": "ok"})
+
+    async def _tell(self, index: int, path: str, body: Mapping[str, Any]) -> None:
+        """One server; its faults are the pool's."""
+        await self._pool.call(
+            index,
+            lambda engine, left_s: _sglang(engine).forward(path, body, timeout_s=left_s),
+            timeout_s=self._timeout_s,
+        )
 
     async def _health(self, request: web.Request) -> web.Response:
         fresh = [state for state in self._pool.stats() if state["role"] == "fresh" and not state["fault"]]
@@ -183,6 +190,8 @@ async def open_pool(
         CallerError: there is no fresh one, or one is no SGLang server.
         InfrastructureError: one was not ready in time.
     """
+    if doubled := sorted({url for url in (*fresh, *stale) if [*fresh, *stale].count(url) > 1}):
+        raise CallerError(f"{', '.join(doubled)} given twice [--fresh, --stale]. A server is fresh or stale, once.")
     roles: list[tuple[str, EngineRole]] = [
         *((url, ROLES["fresh"]) for url in fresh),
         *((url, ROLES["stale"]) for url in stale),
@@ -240,12 +249,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="of the draws")
     parser.add_argument("--api-key-env", default="", metavar="NAME", help="variable that holds the servers' key")
     options = parser.parse_args(arguments)
+    if options.stale_sync_steps < 1 or not (options.timeout > 0 and options.start_timeout > 0):
+        parser.error("--stale-sync-steps, --timeout and --start-timeout must be above 0")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         web.run_app(_application(options), host=options.host, port=options.port, print=None, access_log=None)
     except AgentBenchError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
+    except (OSError, OverflowError) as error:
+        print(f"no listening on {options.host}:{options.port}: {error}. Choose another --port.", file=sys.stderr)
+        return InfrastructureError.exit_code
     return 0
 
 

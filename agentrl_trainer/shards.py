@@ -13,7 +13,8 @@ import argparse
 import gzip
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ INDEX = "index.jsonl"
 SHARD_BYTES = 32 << 20
 """A shard that is larger is not appended to any more."""
 Record = dict[str, Any]
+_ENTRY: Mapping[str, Any] = {"step": 0, "shard": "", "offset": 0, "bytes": 0}
 Decode = Callable[[list[int]], str]
 
 
@@ -115,27 +117,40 @@ def record(step: int, row: Trajectory, decode: Decode) -> Record:
 
 
 def read_index(run: Path) -> list[Record]:
-    """The entries of a run's index, without a last line that a crash has cut."""
+    """The entries of a run's index, without a last line that a crash has cut.
+
+    Raises:
+        CallerError: another line is not one of ours.
+    """
     path = run / FOLDER / INDEX
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines if line]
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    try:
+        return [{**_ENTRY, **json.loads(line)} for line in lines if line]
+    except (ValueError, TypeError) as error:
+        raise CallerError(f"a line is damaged: {error} [{path}]. Remove it, or the folder {FOLDER}.") from error
 
 
 def read_transcripts(run: Path, step: int | None = None) -> Iterator[Record]:
     """The trajectories of a step, or of all steps in order.
 
     Raises:
-        CallerError: the run has no transcripts.
+        CallerError: the run has no transcripts, or they are damaged.
     """
     entries = read_index(run)
     if not entries:
         raise CallerError(f"no transcripts here [{run / FOLDER}]. Name the folder of a run with at least one step.")
     for entry in entries:
         if step is None or entry["step"] == step:
-            with (run / FOLDER / entry["shard"]).open("rb") as file:
-                file.seek(entry["offset"])
-                content = gzip.decompress(file.read(entry["bytes"]))
-            yield from map(json.loads, content.decode().splitlines())
+            try:
+                with (run / FOLDER / entry["shard"]).open("rb") as file:
+                    file.seek(entry["offset"])
+                    content = gzip.decompress(file.read(entry["bytes"])).decode()
+            except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+                raise CallerError(
+                    f"step {entry['step']} cannot be read: {error} [{run / FOLDER / entry['shard']}]. The file has "
+                    "changed since it was written."
+                ) from error
+            yield from map(json.loads, content.splitlines())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,13 +30,14 @@ from trl import GRPOConfig, GRPOTrainer
 from agentbench_fc.errors import CallerError, did_you_mean
 from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig, TaskMix
+from agentrl_trainer.disk import writing
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
 from agentrl_trainer.interrupts import Interrupts
 from agentrl_trainer.metrics import Metrics, WeightedMetrics, batch_metrics, ratio_metrics
 from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.offpolicy import Corrected, PerRow, correct
-from agentrl_trainer.policy import START, device_of, open_policy
+from agentrl_trainer.policy import START, check_same_model, device_of, open_policy
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
@@ -228,6 +229,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def fit(self, start: Path | None) -> None:
         """The loop over steps, from the beginning or from a checkpoint; queue and callbacks are in place."""
         if start:
+            check_same_model(self.model, start)
             self.normalizer = TaskNormalizer.load(self.config.normalization, start)
         self.outcome: TrainOutput = super().train(resume_from_checkpoint=str(start) if start else None)
 
@@ -278,10 +280,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
                 weighted.add(float(part["tokens"]))
         self._step += 1
         if not torch.isfinite(loss):
-            raise CallerError(
-                f"the loss is {loss.item()} [step {self.state.global_step + 1}]. Lower optimization.learning_rate; "
-                "the last checkpoint is whole."
-            )
+            raise self._diverged(f"the loss is {loss.item()}")
+        if not _finite(p.grad for p in self.model.parameters() if p.grad is not None):
+            raise self._diverged("a gradient is not finite")
         seconds = time.perf_counter() - started
         lag = lag_report(batch.trajectories, batch.version, **bound)
         figures = batch_metrics(batch, rows, lag) | corrected.figures
@@ -334,12 +335,14 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         wanted = [{v for d in own for _, v in d.policies if v != d.own} for own in draws]
         scores: list[dict[int, NDArray[np.float32]]] = [{} for _ in draws]
         present = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        for version in sorted(set().union(*wanted) & self.history.versions):
-            chosen = [i for i, versions in enumerate(wanted) if version in versions]
-            self.history.load(self.model, version)
-            for i, found in zip(chosen, self._survey(model, rows.subset(chosen)), strict=True):
-                scores[i][version] = found
-        self.model.load_state_dict(present)
+        try:
+            for version in sorted(set().union(*wanted) & self.history.versions):
+                chosen = [i for i, versions in enumerate(wanted) if version in versions]
+                self.history.load(self.model, version)
+                for i, found in zip(chosen, self._survey(model, rows.subset(chosen)), strict=True):
+                    scores[i][version] = found
+        finally:  # a signal may come here, and what it leaves is a checkpoint
+            self.model.load_state_dict(present)
         behaviour = [
             pooled(t, own, known).astype(np.float32)
             for t, own, known in zip(rows.trajectories, draws, scores, strict=True)
@@ -412,6 +415,17 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
         return figures
 
+    @property
+    def sound(self) -> bool:
+        """Whether all weights are numbers: others are neither published nor kept."""
+        return _finite(p.detach() for p in self.model.parameters())
+
+    def _diverged(self, what: str) -> CallerError:
+        return CallerError(
+            f"{what} [step {self.state.global_step + 1}]. Lower optimization.learning_rate and go on from the last "
+            "checkpoint: it was made before."
+        )
+
     def log_last_step(self) -> None:
         """Logs a step that was completed but not logged, because something ended the run in between."""
         if self.state.global_step > self._globalstep_last_logged:
@@ -424,9 +438,11 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             self.history.remember(self.model.state_dict(), version)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        if self.args.should_save:
-            self.normalizer.save(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}")
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing("the checkpoint", folder):
+            super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                self.normalizer.save(folder)
 
     def save_checkpoint(self) -> Path:
         """Writes `checkpoint-<step>` now, unsealed (see checkpoint.py)."""
@@ -445,14 +461,20 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
 
 class _Steps(IterableDataset[Step]):
-    """Endless; the trainer stops after `max_steps`."""
+    """One batch a step; none where a checkpoint has all steps already."""
 
     def __init__(self, trainer: AgentGRPOTrainer) -> None:
         self._trainer = trainer
 
     def __iter__(self) -> Iterator[Step]:
-        while True:
+        while self._trainer.state.global_step < self._trainer.state.max_steps:
             yield {"batch": self._trainer.next_batch()}
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether there is neither NaN nor infinity; one answer from the device for all of them."""
+    found = [tensor.isfinite().all() for tensor in tensors]
+    return not found or bool(torch.stack(found).all())
 
 
 def _empty(rows: Rows) -> PerRow:

@@ -9,6 +9,7 @@ Not here: how an engine takes a snapshot (engines/); checkpoints, which also hol
 
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -136,21 +137,32 @@ def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def snapshot_folder(chosen: Path | None, run: Path, snapshot_bytes: int) -> Path:
     """Where a run's snapshots go: the chosen folder, else memory-backed if there is room, else the run's folder."""
+    # containers and machines may share the folder, and number their processes alike
+    own = f"{PREFIX}{_process_space()}-{os.getpid()}-{secrets.token_hex(4)}"
     if chosen is not None:
-        return chosen / f"{PREFIX}{os.getpid()}"
+        return chosen / own
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         _remove_orphans(MEMORY)
         if shutil.disk_usage(MEMORY).free > ROOM * snapshot_bytes:
-            return MEMORY / f"{PREFIX}{os.getpid()}"
+            return MEMORY / own
     return run / "weights"
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Snapshots of killed runs would stay in memory for ever."""
-    for left in folder.glob(f"{PREFIX}*"):
-        pid = left.name.removeprefix(PREFIX)
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+    """Snapshots of killed runs would stay in memory for ever; those of other containers are not ours to judge."""
+    space = _process_space()
+    for left in folder.glob(f"{PREFIX}{space}-*"):
+        pid = left.name.removeprefix(f"{PREFIX}{space}-").partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _process_space() -> str:
+    """Names the processes among which a number is unique: those of this container, or of this machine."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return "0"
 
 
 def read_version(path: Path) -> int:

@@ -133,9 +133,10 @@ class EnginePool:
     def choices(self) -> list[tuple[float, int]]:
         """Weight and weight version of each policy that a draw could pick just now."""
         weights = self.mix.weights if self.mix else [1 / len(self.policies)] * len(self.policies)
+        serving = [[i for i in own if not self._faults[i]] for own in self.policies]
         return [
-            (weight, self.engines[own[0]].version) for weight, own in zip(weights, self.policies, strict=True) if own
-        ]
+            (weight, self.engines[own[0]].version) for weight, own in zip(weights, serving, strict=True) if own
+        ] or [(1.0, self.version)]
 
     def policy_of(self, index: int) -> int:
         """The policy that an engine belongs to."""

@@ -358,4 +358,4 @@ def version_spans(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _number(text: Any) -> int:
     """Ours are numbers; a server that was never updated says `default`."""
-    return int(text) if str(text).isdigit() else NO_VERSION
+    return int(text) if str(text).isdecimal() else NO_VERSION

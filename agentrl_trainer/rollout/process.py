@@ -47,6 +47,10 @@ PUBLISH_S = 300.0
 CLOSE_S = 10.0
 
 
+class _Unanswered(Died):
+    """It lives, and does not answer."""
+
+
 class RolloutProcess:
     """The handle. Its methods may be called from several threads."""
 
@@ -155,10 +159,16 @@ class RolloutProcess:
             Dicts with task, sample_id, success, reward (shaped), raw_reward, status, usable, fault, turns,
             invalid_calls, no_call_turns, tokens.
         """
-        answer = self._ask(
-            self._config.evaluation.timeout_s,
-            op="evaluate", task=task, split=split, n=n, temperature=temperature, seed=seed,
-        )  # fmt: skip
+        timeout_s = self._config.evaluation.timeout_s
+        try:
+            answer = self._ask(
+                timeout_s, op="evaluate", task=task, split=split, n=n, temperature=temperature, seed=seed
+            )
+        except _Unanswered as error:  # its heart beats: another process would be as slow
+            raise InfrastructureError(
+                f"{n} episodes of {task} were not played within {timeout_s:g} s [evaluation]. {error} Raise "
+                "evaluation.timeout_s, or lower evaluation.n."
+            ) from error
         records: list[dict[str, Any]] = answer["records"]
         return records
 
@@ -212,7 +222,7 @@ class RolloutProcess:
             self._send({"id": number, **head})
             return future.result(timeout_s)
         except TimeoutError:
-            raise Died(
+            raise _Unanswered(
                 f"no answer to {head['op']} within {timeout_s:g} s [rollout process]. It does: {dict(self._stats)}"
             ) from None
         finally:
@@ -263,6 +273,9 @@ class RolloutProcess:
             failure = Died(f"no heartbeat for {HEARTBEAT_S:g} s: {child.death()}")
         except OSError as error:  # our own socket, closed under us
             logger.debug("the rollout socket ended: %r", error)
+        except Exception as error:  # the edge of this thread: nobody else would hear of it
+            child.kill()
+            failure = InfrastructureError(f"what the rollout process sent cannot be read: {error!r} [rollout].")
         if failure is None:
             with contextlib.suppress(Exception):
                 child.process.wait(CLOSE_S / 4)

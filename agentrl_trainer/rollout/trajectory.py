@@ -390,7 +390,7 @@ class _Attempt:
         with self._timed("environment"):
             try:
                 return await self._client.cancel(self._session, status=str(Status.CONTEXT_LIMIT))
-            except (NotFound, InfrastructureError, TaskError) as error:
+            except (NotFound, Gone, Conflict, InfrastructureError, TaskError) as error:
                 raise _Broken(error, retry=not isinstance(error, TaskError)) from error
 
     def _finished(self, turn: Turn) -> Trajectory:

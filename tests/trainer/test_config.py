@@ -2,17 +2,18 @@
 
 import dataclasses
 import inspect
+import json
 import typing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError
 from agentrl_trainer import config as module
-from agentrl_trainer.config import Batch, Model, RunConfig, TaskMix
-from agentrl_trainer.configfile import from_dict, load_config, to_dict, to_yaml
+from agentrl_trainer.config import Batch, Engines, Model, Optimization, RunConfig, TaskMix
+from agentrl_trainer.configfile import changed_settings, from_dict, load_config, to_dict, to_yaml
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,29 @@ from agentrl_trainer.configfile import from_dict, load_config, to_dict, to_yaml
         (["engines.kind=sglang", "engines.fresh_urls={a: 1}"], "as a list or divided by commas"),
         (["trl=3"], "Give keys and values"),
         (["normalization.center=1"], "true or false"),
+        (["steps=2020-13-45"], "must be a whole number"),
+        (["steps=0x_"], "cannot be read"),
+        (["steps=!!int x"], "cannot be read"),
+        (["steps=!!timestamp x"], "cannot be read"),
+        (["steps=!!bool x"], "cannot be read"),
+        (["steps=" + 5000 * "9"], "cannot be read"),
+        (["seed=-1"], "Use 0 or more"),
+        (["seed=4294967296"], "Use 2147483647 or less"),
+        (["tasks=[null]"], "has no name"),
+        (["tasks=[{weight: 1}]", "tasks.db.weight=2"], "has no name"),
+        (["tasks=[{name: db, weight: 2}]", "tasks.db.weight.x=2"], "must be a number"),
+        (["tasks=[{name: 3}]"], "must be a text: quote it"),
+        (["tasks.db.options={1: 2}"], r"the key 1 is no text \[tasks.db.options\]"),
+        (["tasks.db.options={a: {b: [{2: 3}]}}"], "the key 2 is no text"),
+        (["tasks.db.options={x: .nan}"], "NaN"),
+        (["tasks.db.options={x: !!set {a}}"], "Use texts, numbers"),
+        (["trl=&a {x: *a}"], "Circular"),
+        (["model.template_options={x: !!timestamp 2020-01-01}"], "Use texts, numbers"),
+        (["model.device=cdua"], "Use auto, cpu, cuda"),
+        (["optimization.delta=.nan"], "use more than"),
+        (["engines.weights=[.nan, 1]"], "engines.weights"),
+        (["engines.kind=sglang", "engines.fresh_urls=http://"], "Use http://host:port"),
+        (["output=~nobody-of-this-name/x"], "Write the whole path"),
     ],
 )
 def test_what_cannot_be_is_refused_with_advice(settings: list[str], message: str) -> None:
@@ -81,8 +105,42 @@ def test_later_settings_win_over_the_file_and_the_file_over_defaults(tmp_path: P
     assert load_config(overrides=["model=a/b", "model.threads=2"]).model == Model(path="a/b", threads=2)
 
 
+@pytest.mark.parametrize("text", ["007", "1_000", "1.50", "2026-01-01", "2026-13-01", "no", "12:30", "1e-05", "0x1F"])
+def test_a_text_of_the_command_line_is_taken_as_it_is_written(text: str) -> None:
+    read = load_config(overrides=[f"output={text}", f"model={text}", f"resume={text}", f"tasks={text}"])
+    assert (read.output, read.model.path, read.resume, read.tasks[0].name) == (Path(text), text, text, text)
+    assert load_config(overrides=["output=null"]).output is None
+    assert load_config(overrides=[f"tasks.kg.split={text}"]).tasks[1].split == text
+
+
+def test_what_python_code_gets_wrong_is_told_like_what_a_file_gets_wrong() -> None:
+    from agentrl_trainer.policy import open_policy
+
+    for args, message in (
+        (RunConfig(seed=1, engines=Engines(kind="vllm")), "Known: sglang, transformers"),  # type: ignore[arg-type]
+        (RunConfig(steps=1.5), "must be a whole number"),  # type: ignore[arg-type]
+        (RunConfig(tasks=(TaskMix(name=["db"]),)), "must be a text"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(CallerError, match=message):
+            open_policy(None, args)
+    with pytest.raises(CallerError, match="steps is '3'.*must be a number"):
+        RunConfig(steps="3")  # type: ignore[arg-type]
+    with pytest.raises(CallerError, match="is no task"):
+        open_policy(None, None, tasks=[{"name": "db"}])  # type: ignore[list-item]
+    with pytest.raises(CallerError, match="no such folder"):
+        open_policy("./absent", RunConfig(model=Model(path=Path("./absent"))), tasks="db, kg")  # type: ignore[arg-type]
+
+
+def test_changed_settings_are_named() -> None:
+    before = load_config(overrides=["output=a"])
+    after = load_config(overrides=["output=b", "resume=auto", "tasks.kg.weight=2", "optimization.learning_rate=1e-05"])
+    told = changed_settings(before, after)
+    assert told == "tasks.kg.weight=2.0 (before: 1.0), optimization.learning_rate=1e-05 (before: 0.0003)"
+    assert changed_settings(before, before) == ""
+
+
 def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
-    for content in ("a: [", "- 1"):
+    for content in ("a: [", "- 1", "steps: !!int x", "a: &x [*x"):
         (tmp_path / "bad.yaml").write_text(content)
         with pytest.raises(CallerError, match=r"bad\.yaml"):
             load_config(tmp_path / "bad.yaml")
@@ -102,19 +160,32 @@ def test_prompt_style_and_level_follow_from_model_and_task() -> None:
     assert load_config(overrides=["tasks.kg.prompt=default"]).tasks[1].prompt == "default"
 
 
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9)
+    | st.sampled_from(["no", "1_000", "0o7", "1e-05", "2020-01-01", "12:30", "\x85\u2028 x", "~", "=", "<<", " "]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+# the time of one example says nothing on a busy machine: with a deadline this failed once in a while
+@settings(deadline=None)
 @given(
     st.builds(
         RunConfig,
         steps=st.integers(1, 10**6),
         batch=st.builds(Batch, min_trajectories=st.integers(1, 64), micro_batch_tokens=st.integers(1024, 10**6)),
-        trl=st.dictionaries(st.text(max_size=5), st.integers() | st.booleans() | st.floats(allow_nan=False)),
-        output=st.none() | st.just(Path("runs/x")),
+        optimization=st.builds(Optimization, learning_rate=st.floats(1e-30, 1e30)),
+        trl=st.dictionaries(st.text(max_size=5), plain, max_size=3),
+        output=st.none()
+        | st.sampled_from([Path(p) for p in ("runs/x", "007", "1.50", "no", "2020-01-01", "a\u2028b")]),
     )
 )
 def test_a_configuration_survives_the_way_to_yaml_and_back(config: RunConfig) -> None:
     import yaml
 
     assert from_dict(to_dict(config)) == config
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config, "as the rollout process gets it"
     assert from_dict(yaml.safe_load(to_yaml(config))) == config
 
 

@@ -91,11 +91,16 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
 def test_snapshots_go_to_memory_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = tmp_path / "shm"
     memory.mkdir()
-    orphan = memory / f"{weights.PREFIX}999999999"
-    orphan.mkdir()
     monkeypatch.setattr(weights, "MEMORY", memory)
-    assert snapshot_folder(None, tmp_path / "run", 1000).parent == memory
+    own = snapshot_folder(None, tmp_path / "run", 1000)
+    space = own.name.removeprefix(weights.PREFIX).partition("-")[0]
+    orphan, foreign = (memory / f"{weights.PREFIX}{whose}-999999999-ab" for whose in (space, "another"))
+    orphan.mkdir()
+    foreign.mkdir()
+    assert snapshot_folder(None, tmp_path / "run", 1000).parent == own.parent == memory
     assert not orphan.exists(), "its process is gone"
+    assert foreign.exists(), "a process of another container is not seen from here"
+    assert snapshot_folder(None, tmp_path / "run", 1000) != own, "processes of two containers have equal numbers"
     assert snapshot_folder(None, tmp_path / "run", 10**18) == tmp_path / "run" / "weights"
     assert snapshot_folder(tmp_path / "chosen", tmp_path / "run", 1).parent == tmp_path / "chosen"
 
@@ -143,6 +148,32 @@ def test_any_cut_or_flipped_byte_is_noticed(
         del content[at:]
     files[place].write_bytes(bytes(content))
     assert checkpoint.damage(folder) is not None
+
+
+def test_a_run_that_goes_back_takes_its_later_checkpoints_back(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        make_checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-30" / "model.safetensors").write_bytes(b"damaged, with a manifest")
+    (tmp_path / "checkpoint-40").mkdir()
+    start = checkpoint.resume_from("auto", tmp_path)
+    assert start == tmp_path / "checkpoint-20"
+    assert [p.name for p in checkpoint.set_aside(tmp_path, start)] == ["taken-back-checkpoint-30-1"]
+    make_checkpoint(tmp_path, 25)
+    checkpoint.prune(tmp_path, keep=1)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["checkpoint-25"], "the newest is what is left"
+    assert checkpoint.newest_whole(tmp_path) == tmp_path / "checkpoint-25"
+
+
+def test_one_runs_checkpoint_does_not_go_on_in_anothers_folder(tmp_path: Path) -> None:
+    start = make_checkpoint(tmp_path / "a", 3)
+    checkpoint.check_place(start, tmp_path / "a")
+    checkpoint.check_place(start, tmp_path / "new")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "metrics.jsonl").write_text("")
+    with pytest.raises(CallerError, match="another output="):
+        checkpoint.check_place(start, tmp_path / "b")
+    copied = start.rename(tmp_path / "kept")
+    assert checkpoint.sealed_step(copied) == 3
 
 
 def test_old_and_broken_checkpoints_are_removed_but_never_the_newest_whole_ones(tmp_path: Path) -> None:
