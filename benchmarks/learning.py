@@ -129,11 +129,29 @@ def page(runs: Path, out: Path) -> int:
         if records:
             gains = " | ".join(_gain(records, decoding) for decoding in DECODINGS)
             lines.append(f"| {KINDS[kind]} | {len(records)} | {gains} |")
+    lines += ["", *_staleness(found)]
     _plot(found, out.with_suffix(".png"))
     text = out.read_text(encoding="utf-8") if out.exists() else "<!-- figures -->\n"
     head = text.partition("<!-- figures -->")[0]
     out.write_text(f"{head}<!-- figures -->\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
     return 0
+
+
+def _staleness(found: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> list[str]:
+    """How old what was trained on was, by run."""
+    lines = ["| run | minutes | largest lag | tokens masked as too old | trajectories of several versions |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for kind, records in found.items():
+        for number, run in enumerate(records):
+            steps = [record for record in run if record["kind"] == "step" and "lag/max" in record]
+            if steps:
+                masked, mixed = (statistics.mean(s[f"lag/{key}_share"] for s in steps) for key in ("masked", "mixed"))
+                minutes = max(record["seconds"] for record in run if "seconds" in record) / 60
+                largest = max(s["lag/max"] for s in steps)
+                lines.append(
+                    f"| {KINDS[kind]}, {number} | {minutes:.1f} | {largest:.0f} | {masked:.1%} | {mixed:.0%} |"
+                )
+    return lines
 
 
 def _ends(run: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[float, float]]:
