@@ -2,7 +2,8 @@
 
 A file is made once per recipe, size and seed, and then only read. Those of the default world must match the task's
 manifest: a changed generator is noticed, not shipped by accident. `python -m agentbench_fc.tasks.kg.generate` rewrites
-the manifest.
+the manifest. All others lie under a name that holds a hash of the generator's code: what another version of it has
+made is never read.
 
 Not here: how a world is made (world.py) and its questions (questions.py).
 """
@@ -27,7 +28,7 @@ SIZE, SEED = 4_000, 0
 QUESTIONS = {"train": 4_200, "dev": 510, "test": 510}
 GRAPH_QUESTIONS = {"train": 600, "dev": 90, "test": 90}
 VERSION = 1
-"""Raise it when the generator changes, so that old files in a cache are left alone."""
+"""Names the default world's files in the cache, whose content the manifest decides."""
 
 
 class DataSet:
@@ -93,6 +94,8 @@ def generated_world(folder: Path, *, size: int = SIZE, seed: int = SEED) -> tupl
     factor = max(1, size // SIZE)
     questions = {split: number * factor for split, number in QUESTIONS.items()}
     manifest = folder if (size, seed) == (SIZE, SEED) else None
+    if manifest is None:
+        place = f"{place}-{generator_hash()[:12]}"
     fewer = size < SIZE
     make = lambda: build(recipe, size=size, seed=seed)  # noqa: E731
     return DataSet(place, make, questions, seed=seed, manifest=manifest, fewer=fewer), recipe.schema
@@ -115,7 +118,7 @@ def graph_questions(path: Path, *, names: Path | None = None, seed: int = SEED) 
             f"questions can only be made about a .tsv table [{path}]. With N-Triples, give data=<questions> as well."
         )
     named = names or next(iter(sorted(path.parent.glob("*names.tsv"))), None)
-    content = path.read_bytes() + (named.read_bytes() if named else b"")
+    contents = [_hash(file.read_bytes()) for file in (path, named) if file is not None]
     edges: dict[str, dict[str, list[str]]] = {}
     links: dict[str, Link] = {}
     triples = list(read_table(path, {}))
@@ -145,8 +148,15 @@ def graph_questions(path: Path, *, names: Path | None = None, seed: int = SEED) 
     recipe = Recipe({"types": {TOPIC: {}}, "roles": {}}, links, {}, {TOPIC: "things"}, schema)
     entities = list(dict.fromkeys(subject for subject, _, _ in triples))  # each target is a subject of its reverse
     world = World(recipe, read_names(named) if named else {}, {TOPIC: entities}, edges)
-    place = f"kg/graph-{VERSION}-{_hash(content)[:12]}-{seed}"
+    made_of = json.dumps([generator_hash(), contents, GRAPH_QUESTIONS, seed])
+    place = f"kg/graph-{_hash(made_of.encode())[:24]}"
     return DataSet(place, lambda: world, GRAPH_QUESTIONS, seed=seed, fewer=True), schema
+
+
+def generator_hash() -> str:
+    """A hash of this task's code: of all of it, since a part that was left out would be the one that changes."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return _hash(json.dumps([(file.name, _hash(file.read_bytes())) for file in files]).encode())
 
 
 def write_manifest(folder: Path) -> None:

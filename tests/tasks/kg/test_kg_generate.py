@@ -17,7 +17,7 @@ from kg_toys import SlowGraph, read_ntriples
 from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.players import make_player, play
 from agentbench_fc.registry import load_task, tasks_root
-from agentbench_fc.tasks.kg import questions
+from agentbench_fc.tasks.kg import generate, questions
 from agentbench_fc.tasks.kg.expressions import And, Entity, Expr, Join, topics
 from agentbench_fc.tasks.kg.generate import QUESTIONS, DataSet, generated_world, graph_questions, lines, write_manifest
 from agentbench_fc.tasks.kg.plans import expression
@@ -261,6 +261,72 @@ def test_questions_about_a_table_hold_in_its_graph(tmp_path: Path, monkeypatch: 
     task = load_task("kg", graph=table)
     expert = make_player("expert", task)
     assert all(play(task, sample, expert).raw_reward == 1.0 for sample in task.samples("dev")[:20])
+
+
+def spoil(cache: Path) -> None:
+    """Leaves questions of nobody in all files of questions that a cache has."""
+    for file in cache.rglob("*.jsonl"):
+        file.write_bytes(lines([json.dumps({"question": "stale"})]))
+
+
+def other_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on the generator is one whose code differs in a comment."""
+    code = tmp_path / "code"
+    code.mkdir()
+    for file in Path(generate.__file__).parent.glob("*.py"):
+        (code / file.name).write_bytes(file.read_bytes())
+    with (code / "walk.py").open("a") as file:
+        file.write("# another version\n")
+    monkeypatch.setattr(generate, "__file__", str(code / "generate.py"))
+
+
+def test_questions_of_another_generator_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(questions, "TRIES", 50)
+    table = tmp_path / "made_up.tsv"
+    table.write_bytes(lines(f"m.p{n}\t/people/person/lives_in\tm.t{n % 7}" for n in range(40)))
+    (tmp_path / "names.tsv").write_bytes(
+        lines([*(f"m.p{n}\tP{n}" for n in range(40)), *(f"m.t{n}\tT{n}" for n in range(7))])
+    )
+
+    def asked() -> tuple[list[Any], list[Any]]:
+        data = graph_questions(table)[0], generated_world(FOLDER, size=500, seed=3)[0]
+        return data[0].rows("dev"), data[1].rows("dev")
+
+    fresh = asked()
+    assert all(rows and rows[0][1]["question"] != "stale" for rows in fresh)
+    spoil(tmp_path / "cache")
+    assert [rows[0][1]["question"] for rows in asked()] == ["stale", "stale"]  # the same code reads what it has made
+    other_generator(tmp_path, monkeypatch)
+    assert asked() == fresh
+
+
+def test_files_of_a_table_lie_apart_by_everything_that_shapes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, names = tmp_path / "graph.tsv", tmp_path / "names.tsv"
+    first, second = (f"m.p{n}\t/people/person/lives_in\tm.t1" for n in range(2))
+    places = []
+
+    def note() -> None:
+        places.append(graph_questions(table)[0]._place)
+
+    table.write_text(f"{first}\n")
+    note()
+    names.write_text("m.p0\tP\n")
+    note()
+    table.write_text(f"{first}\n{second}\n")
+    note()
+    places.append(graph_questions(table, seed=1)[0]._place)
+    monkeypatch.setitem(generate.GRAPH_QUESTIONS, "dev", 5)
+    note()
+    monkeypatch.undo()
+    names.write_text("")
+    note()
+    table.write_text(f"{first}\n")
+    names.write_text(f"{second}\n")  # the same bytes in all, but a line has gone to the other file
+    note()
+    assert len(set(places)) == len(places) == 7
 
 
 @pytest.mark.full

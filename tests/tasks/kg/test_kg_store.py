@@ -195,6 +195,21 @@ def test_a_table_on_disk_keeps_its_reverses(graph: Path) -> None:
     assert two.predicates(Entity("m.f1")) == {"film.film.directed_by"}
 
 
+def test_a_table_on_disk_is_made_again_by_another_reader(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = graph.with_suffix(".tsv")
+    table.write_text("/m/ann\t/film/director/film\t/m/f1\n")
+    other = graph.with_name("readers.py")
+    other.write_bytes(Path(readers.__file__).read_bytes() + b"# another version\n")
+    folders = graph.parent / "cache" / "kg"
+    for path in (table, graph):
+        open_graph(path, on_disk=True)
+    monkeypatch.setattr(readers, "__file__", str(other))
+    open_graph(graph, on_disk=True)
+    assert len(list(folders.iterdir())) == 2  # N-Triples are taken as they are
+    open_graph(table, on_disk=True)
+    assert len(list(folders.iterdir())) == 3
+
+
 def test_a_damaged_file_leaves_nothing_in_the_cache(graph: Path) -> None:
     graph.write_text("no triples")
     with pytest.raises(CallerError, match="not N-Triples"):
