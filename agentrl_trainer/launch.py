@@ -254,7 +254,8 @@ def _train(
         folder = output / f"{checkpoint.PREFIX}{step}"
         try:
             trainer.log_last_step()
-            if step and checkpoint.damage(folder) and trainer.sound:
+            # before the first step of this process its parts may not all be loaded
+            if step > (resumed_at or 0) and checkpoint.damage(folder) and trainer.sound:
                 keep = config.checkpoints.keep
                 seal_checkpoint(trainer.save_checkpoint(), cursor, step=step, keep=keep, publisher=publisher)
             report.finish()

@@ -428,7 +428,7 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
 
     def log_last_step(self) -> None:
         """Logs a step that was completed but not logged, because something ended the run in between."""
-        if self.state.global_step > self._globalstep_last_logged:
+        if self.batch is not None and self.state.global_step > self._globalstep_last_logged:
             self._globalstep_last_logged = self.state.global_step
             self.log({"loss": self._tr_loss.item()})
 

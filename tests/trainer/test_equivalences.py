@@ -20,6 +20,7 @@ from agentrl_trainer.config import (
     SamplingOptions,
     Staleness,
 )
+from agentrl_trainer.mixture import PolicyHistory
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.trainer import AgentGRPOTrainer
 from agentrl_trainer.types import Group, Trajectory
@@ -262,7 +263,7 @@ def test_corrections_do_not_depend_on_micro_batches(
 
 
 def test_the_mixture_asks_each_version_that_could_have_sampled(
-    policy_dir: Path, groups: list[Group], tmp_path: Path
+    policy_dir: Path, groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Version 5 trains; turns come from version 4 (fresh) or 0 (stale). The pool's log-probs by hand."""
     versions = {v: moved(policy_dir, 0.03, seed=v) for v in (0, 4, 5)}
@@ -296,3 +297,15 @@ def test_the_mixture_asks_each_version_that_could_have_sampled(
     by_hand = trainer_of(policy_dir, config(staleness=Staleness(max_lag=1)), tmp_path)
     by_hand.model.load_state_dict(before)
     assert apart(found, gradients(by_hand, groups, version=5)) < 1e-5
+
+    class Signal(BaseException):
+        """Ctrl-C while other weights are in the model: what follows is a checkpoint."""
+
+    def interrupted(model: object, version: int) -> None:
+        PolicyHistory.load(trainer.history, trainer.model, version)
+        raise Signal
+
+    monkeypatch.setattr(trainer.history, "load", interrupted)
+    with pytest.raises(Signal):
+        gradients(trainer, groups, version=5)
+    assert all(torch.equal(p, before[n]) for n, p in trainer.model.state_dict().items()), "the weights are back"

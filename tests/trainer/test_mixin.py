@@ -30,6 +30,18 @@ class Trainer(TaskNormalizedMixin, GRPOTrainer):
         return inputs
 
 
+def test_bases_in_the_wrong_order_are_refused_since_nothing_would_happen() -> None:
+    with pytest.raises(CallerError, match=r"class Wrong\(TaskNormalizedMixin, GRPOTrainer\)"):
+
+        class Wrong(GRPOTrainer, TaskNormalizedMixin):
+            pass
+
+    class Further(TaskNormalizedMixin):
+        """A mixin of a user's own, for a trainer to come."""
+
+    assert issubclass(type("Right", (Further, GRPOTrainer), {}), TaskNormalizedMixin)
+
+
 def length_reward(completions: list[str], task: list[str], **kwargs: Any) -> list[float]:
     """`count` pays by the word, `same` always the same."""
     return [float(len(c.split())) if t == "count" else 0.5 for c, t in zip(completions, task, strict=True)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -15,10 +16,22 @@ from safetensors.torch import load_file
 
 from agentbench_fc.errors import CallerError, InfrastructureError
 from agentrl_trainer import checkpoint
-from agentrl_trainer.config import Batch, Checkpoints, Engines, Evaluation, Model, RunConfig, SamplingOptions, TaskMix
+from agentrl_trainer.config import (
+    Batch,
+    Checkpoints,
+    Engines,
+    Evaluation,
+    Model,
+    Optimization,
+    RunConfig,
+    SamplingOptions,
+    TaskMix,
+)
+from agentrl_trainer.disk import RunFolder
 from agentrl_trainer.interrupts import Interrupted, Interrupts
 from agentrl_trainer.run import main, train
 from agentrl_trainer.shards import read_transcripts
+from agentrl_trainer.trainer import AgentGRPOTrainer
 from agentrl_trainer.types import Group
 
 Make = Callable[[int, int], Group]
@@ -119,6 +132,103 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
         assert torch.equal(whole[name], halves[name]), name
     lines = (tmp_path / "halves" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
+
+
+def test_a_run_that_has_all_its_steps_is_not_trained_further(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = {"evaluation": Evaluation(n=0), "steps": 2}
+    train(options(policy_dir, tmp_path / "run", **quiet), rollouts=scripted(make))
+    model = tmp_path / "run" / "model" / "model.safetensors"
+    done, lines = load_file(model), (tmp_path / "run" / "metrics.jsonl").read_text()
+    model.unlink()  # it died before this was written
+    again = scripted(make)
+    text = train(options(policy_dir, tmp_path / "run", resume="auto", **quiet), rollouts=again)
+    assert again.trained == []
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
+    assert all(torch.equal(weight, done[name]) for name, weight in load_file(model).items())
+    assert "2 steps" in text
+
+    capsys.readouterr()
+    more = options(policy_dir, tmp_path / "run", resume="auto", **quiet | {"steps": 3, "seed": 1})
+    train(more, rollouts=again)
+    assert "warning: the run goes on with steps=3 (before: 2), seed=1 (before: 0)" in capsys.readouterr().out
+    assert again.trained == [8]
+
+
+def test_a_policy_that_diverged_is_neither_published_nor_kept(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    def overflowing(number: int, newest: int) -> Group:
+        group = make(number, newest)
+        if number >= 4:  # the third step
+            for member in group.trajectories:
+                member.logprobs[member.mask] = np.nan
+        return group
+
+    ends = {
+        "a gradient or the loss": (overflowing, {"checkpoints": Checkpoints(every=0)}, 2),
+        "the weights": (make, {"optimization": Optimization(learning_rate=1e39, warmup_steps=0)}, None),
+    }
+    for what, (groups, changes, kept) in ends.items():
+        rollouts, output = scripted(groups), tmp_path / what.replace(" ", "-")
+        with pytest.raises(CallerError, match=r"Lower optimization.learning_rate and go on from the last"):
+            train(options(policy_dir, output, evaluation=Evaluation(n=0), **changes), rollouts=rollouts)
+        saved = checkpoint.newest_whole(output)
+        assert (checkpoint.step_of(saved) if saved else None) == kept, what
+        for folder in checkpoint.checkpoints(output):
+            assert all(w.isfinite().all() for w in load_file(folder / "model.safetensors").values())
+        assert [version for version, _ in rollouts.published] == [0, 1, 2] if kept else [0], what
+
+
+def test_a_folder_in_use_or_of_another_run_or_model_is_refused(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    quiet = {"evaluation": Evaluation(n=0), "steps": 1, "progress": "none"}
+    for name in ("a", "b"):
+        train(options(policy_dir, tmp_path / name, **quiet), rollouts=scripted(make))
+    saved = str(tmp_path / "a" / "checkpoint-1")
+    before = (tmp_path / "b" / "metrics.jsonl").read_text()
+    with pytest.raises(CallerError, match="holds another run than the one of the checkpoint"):
+        train(options(policy_dir, tmp_path / "b", resume=saved, **quiet), rollouts=scripted(make))
+    with RunFolder(tmp_path / "b"), pytest.raises(CallerError, match="another run is at work"):
+        train(options(policy_dir, tmp_path / "b", resume="auto", **quiet), rollouts=scripted(make))
+    assert (tmp_path / "b" / "metrics.jsonl").read_text() == before
+
+    other = shutil.copytree(policy_dir, tmp_path / "other")
+    shape = json.loads((other / "config.json").read_text()) | {"num_hidden_layers": 1, "layer_types": None}
+    (other / "config.json").write_text(json.dumps(shape))
+    with pytest.raises(CallerError, match=r"of another model.*layers\.1.*Give the model that the run began with"):
+        train(options(other, tmp_path / "a", resume="auto", **quiet | {"steps": 2}), rollouts=scripted(make))
+
+
+def test_a_signal_while_a_checkpoint_is_loaded_leaves_no_other_one(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = {"evaluation": Evaluation(n=0), "progress": "none"}
+    train(options(policy_dir, tmp_path / "a", **quiet | {"steps": 2}), rollouts=scripted(make))
+
+    def halfway(*args: object, **kwargs: object) -> None:  # the step is known, the optimizer is not there yet
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(AgentGRPOTrainer, "_load_optimizer_and_scheduler", halfway)
+    further = options(policy_dir, tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-2"), **quiet)
+    with pytest.raises(Interrupted):
+        train(further, rollouts=scripted(make))
+    assert checkpoint.checkpoints(tmp_path / "b") == []
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_machine(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollouts, output = scripted(make), tmp_path / "run"
+    output.mkdir()
+    (output / "checkpoint-2").write_text("in the way")
+    with pytest.raises(InfrastructureError, match=r"the checkpoint cannot be written: .*checkpoint-2.*resume=auto"):
+        train(options(policy_dir, output, evaluation=Evaluation(n=0)), rollouts=rollouts)
+    assert rollouts.closed
+    assert [json.loads(line)["step"] for line in (output / "metrics.jsonl").read_text().splitlines()] == [1, 2]
+    assert "stopped after step 2\n" in capsys.readouterr().out, "there is nothing to go on from"
 
 
 def _die() -> Group:

@@ -80,6 +80,17 @@ def test_a_trajectory_keeps_its_engine_until_that_fails() -> None:
     assert {EnginePool([Counting("f")], [Counting("s")]).picker(random.Random(1), "none")() for _ in range(9)} == {0}
 
 
+def test_a_draws_note_names_only_what_could_have_been_drawn() -> None:
+    fresh, stale = [Counting("f"), Counting("g")], Counting("s", "stale")
+    pool = EnginePool(fresh, [stale])
+    fresh[0].version, fresh[1].version, stale.version = 3, 4, 1
+    assert pool.choices() == [(0.5, 3), (0.5, 1)]
+    pool._out(2, "dead.")
+    pool._out(0, "dead.")
+    assert [version for _, version in pool.choices()] == [4], "an engine out of service is not in the mixture"
+    assert {pool.draw(random.Random(seed))[0] for seed in range(9)} == {1}
+
+
 async def test_an_aborted_turn_goes_on_from_its_tokens() -> None:
     engine = Counting("f", abort_after=4)
     answer = await generate_until_done(engine, [10], Sampling(max_tokens=10), timeout_s=5)
