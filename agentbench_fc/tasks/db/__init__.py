@@ -46,21 +46,21 @@ def make(
         CallerError: an option that there is not, a driver that is not installed, or data that are not there.
         InfrastructureError: no server is installed.
     """
-    from agentbench_fc.tasks.db import readers
+    from agentbench_fc.tasks.db import generate, readers
     from agentbench_fc.tasks.db.backend import make_backend
-    from agentbench_fc.tasks.db.generate import SIZES
-    from agentbench_fc.tasks.db.task import DbTask, check_level, generated_rows
+    from agentbench_fc.tasks.db.task import DbTask
+    from agentbench_fc.tasks.splits import check_level, generated_rows
 
-    check_level(level, generated_data=data is None)
+    check_level("db", level, generate.LEVELS, generated_data=data is None)
     made = make_backend(backend, dsn)
     if backend == "sqlite":
         logger.warning("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
     if data is None:
-        return DbTask(spec, partial(generated_rows, folder), list(SIZES), made, level)
+        rows = partial(generated_rows, f"db/{generate.VERSION}", folder, generate.make_split)
+        return DbTask(spec, rows, list(generate.SIZES), made, level)
     if str(data) == "agentbench":
         data = os.environ.get("AGENTBENCH_DATA")
         if not data:
             raise CallerError("AGENTBENCH_DATA is not set [task db, data=agentbench]. Name AgentBench's data folder.")
     files = readers.find_files(Path(data).expanduser())
-    rows = partial(readers.read_split, files, folder, exclude_suspect)
-    return DbTask(spec, rows, list(files), made, level)
+    return DbTask(spec, partial(readers.read_split, files, folder, exclude_suspect), list(files), made, level)

@@ -10,22 +10,19 @@ Not here: the turn loop (session.py), SQL (sqlite.py), what is right (grade.py),
 readers.py).
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-from agentbench_fc.cache import generated, manifest_hash
 from agentbench_fc.episode import Expert, Reply, Sample
-from agentbench_fc.errors import CallerError, NotFound, TaskError, did_you_mean
+from agentbench_fc.errors import TaskError
 from agentbench_fc.messages import Message, system, user
 from agentbench_fc.spec import TaskSpec
-from agentbench_fc.tasks.db import expert, generate, grade, observation
+from agentbench_fc.tasks.db import expert, grade, observation
 from agentbench_fc.tasks.db.backend import Backend, Database, SqlError, Table
 from agentbench_fc.tasks.db.questions import CHANGES
 from agentbench_fc.tasks.db.sqlite_file import FileDatabase
+from agentbench_fc.tasks.splits import Splits, numbered
 
 Rows = Callable[[str], list[dict[str, Any]]]
 """Split -> the samples' data in id order; an item may name its own `id`."""
@@ -155,29 +152,12 @@ class DbTask:
         self.spec = spec
         self.backend = backend.name
         """Recorded in every transcript."""
-        self._rows = rows
-        self._splits = splits
+        self._splits = Splits(spec.name, splits, lambda split: numbered(rows(split)), level=level)
         self._backend = backend
-        self._level = level
-        self._loaded: dict[str, list[Sample]] = {}
-        self._lock = Lock()
 
     def samples(self, split: str) -> Sequence[Sample]:
         """All samples of a split (of one level, where the task was made for one), in id order."""
-        if split not in self._splits:
-            raise NotFound(f"no split {split!r} [task {self.spec.name}]. {did_you_mean(split, self._splits)}")
-        with self._lock:  # sessions ask from many threads; the first one reads
-            if split not in self._loaded:
-                kept = [
-                    (number, data)
-                    for number, data in enumerate(self._rows(split))
-                    if self._level is None or data["level"] == self._level
-                ]
-                self._loaded[split] = [
-                    Sample(data.get("id", f"{self.spec.name}/{split}/{number}"), index, split, data)
-                    for index, (number, data) in enumerate(kept)
-                ]
-        return self._loaded[split]
+        return self._splits.samples(split)
 
     def open(self, sample: Sample, seed: int) -> DbEpisode:
         """A fresh database with the sample's tables."""
@@ -190,27 +170,6 @@ class DbTask:
     def close(self) -> None:
         """Leaves the server, where there is one."""
         self._backend.close()
-
-
-def generated_rows(folder: Path, split: str) -> list[dict[str, Any]]:
-    """The generated samples of a split, from the cache, checked against the task's manifest."""
-    name = f"db/{generate.VERSION}/{split}.jsonl"
-    path = generated(name, partial(generate.make_split, split), sha256=manifest_hash(folder, f"{split}.jsonl"))
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def check_level(level: str | None, *, generated_data: bool) -> None:
-    """Refuses a level that no sample has.
-
-    Raises:
-        CallerError: unknown, or the data have no levels.
-    """
-    if level is None:
-        return
-    if not generated_data:
-        raise CallerError("level is given with data [task db]. AgentBench's samples have no levels: leave it out.")
-    if level not in generate.LEVELS:
-        raise CallerError(f"no level {level!r} [task db]. {did_you_mean(level, generate.LEVELS)}")
 
 
 def _opened(spec: TaskSpec, data: Mapping[str, Any], backend: Backend, seed: int, *, gold: bool = False) -> Database:

@@ -76,14 +76,14 @@ def make(
         read_reverses,
     )
     from agentbench_fc.tasks.kg.schema import TYPE_CHECKS, TypeCheck
+    from agentbench_fc.tasks.splits import check_level
 
     check_backend(backend)
     parity = spec.profile == "agentbench"
     check = type_check or ("strict" if parity else "subclass")
     if check not in TYPE_CHECKS:
         raise CallerError(f"no type check {check!r} [task kg]. {did_you_mean(check, TYPE_CHECKS)}")
-    if level is not None and (data is not None or level not in LEVELS):
-        raise CallerError(f"no level {level!r} [task kg]. Generated questions have levels: {', '.join(LEVELS)}.")
+    check_level("kg", level, LEVELS, generated_data=data is None)
     if (data, graph) != (None, None) and (size, world_seed) != (None, None):
         raise CallerError("size and world_seed are for the generated world [task kg]. Leave out data and graph.")
     timeout_s = QUERY_TIMEOUT_S if query_timeout_s is None else query_timeout_s

@@ -3,15 +3,14 @@
 Not here: what an episode does (episode.py); where graph and samples come from (generate.py, readers.py).
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentbench_fc.episode import Expert, Sample
-from agentbench_fc.errors import NotFound, did_you_mean
 from agentbench_fc.spec import TaskSpec
 from agentbench_fc.tasks.kg.episode import KGEpisode, Rules
 from agentbench_fc.tasks.kg.expert import play
+from agentbench_fc.tasks.splits import Splits
 
 Rows = Sequence[tuple[int, Mapping[str, Any]]]
 """Number within the split, and the sample in AgentBench's format."""
@@ -39,27 +38,11 @@ class KGTask:
         self.spec = spec
         self.backend = rules.backend.name
         self._rules = rules
-        self._readers = splits
-        self._level = level
-        self._samples: dict[str, tuple[Sample, ...]] = {}
-        self._reading = threading.Lock()
+        self._splits = Splits(spec.name, splits, lambda split: splits[split](), level=level)
 
     def samples(self, split: str) -> Sequence[Sample]:
         """All samples of a split."""
-        if split not in self._readers:
-            raise NotFound(f"no split {split!r} [task {self.spec.name}]. {did_you_mean(split, self._readers)}")
-        with self._reading:
-            if split not in self._samples:
-                numbered = [
-                    (number, row)
-                    for number, row in self._readers[split]()
-                    if self._level is None or row.get("level") == self._level
-                ]
-                self._samples[split] = tuple(
-                    Sample(f"{self.spec.name}/{split}/{number}", index, split, row)
-                    for index, (number, row) in enumerate(numbered)
-                )
-            return self._samples[split]
+        return self._splits.samples(split)
 
     def open(self, sample: Sample, seed: int) -> KGEpisode:
         """A fresh episode; nothing in it is random, so the seed changes nothing."""

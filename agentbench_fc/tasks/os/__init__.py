@@ -49,11 +49,11 @@ def make(
     """
     from dataclasses import replace
 
-    from agentbench_fc.tasks.os import readers
-    from agentbench_fc.tasks.os.generate import SIZES
-    from agentbench_fc.tasks.os.task import OsTask, check_level, generated_rows
+    from agentbench_fc.tasks.os import generate, readers
+    from agentbench_fc.tasks.os.task import OsTask
+    from agentbench_fc.tasks.splits import check_level, generated_rows
 
-    check_level(level, generated_data=data is None)
+    check_level("os", level, generate.LEVELS, generated_data=data is None)
     if not 0 < command_timeout_s < (spec.call_timeout_s or float("inf")):
         raise CallerError(
             f"command_timeout_s is {command_timeout_s!r} [task os]. Use seconds above 0, less than call_timeout_s."
@@ -67,8 +67,8 @@ def make(
     if data is None:
         return OsTask(
             spec,
-            partial(generated_rows, folder),
-            list(SIZES),
+            partial(generated_rows, f"os/{generate.VERSION}", folder, generate.make_split),
+            list(generate.SIZES),
             make_pool,
             level=level,
             command_timeout_s=command_timeout_s,
