@@ -13,12 +13,13 @@ client must offer (protocol.py); the client without `await` (sync_client.py).
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any, Self, TypeVar
 
 from agentbench_fc.deadlines import CallThreads
 from agentbench_fc.episode import Task, Turn
-from agentbench_fc.errors import CallerError, Conflict, Gone, InfrastructureError
+from agentbench_fc.errors import AgentBenchError, CallerError, Conflict, Gone, InfrastructureError, TaskError
 from agentbench_fc.leases import Leases
 from agentbench_fc.loaded import LoadedTasks
 from agentbench_fc.pool import Pool
@@ -66,7 +67,7 @@ class LocalClient:
         worker_id: What `list_workers` and `list_sessions` call this process.
         id_prefix: Session ids begin with it.
         threads: Helper threads of calls with a deadline; by default those of the process.
-        start_limit_s: A start that takes longer, loading of samples included, is given up together with its slot.
+        start_limit_s: A start that takes longer, loading of task and samples included, is given up with its slot.
         on_end: Told of each session that ends, with its last turn; on any thread, and it must not block.
     """
 
@@ -139,14 +140,17 @@ class LocalClient:
         """Opens a session; see `Client.start_sample`."""
         number = secrets.randbelow(2**31) if seed is None else checked_seed(seed)
         slot = self._table.reserve()
+        until = self._start_ends()
         try:
-            loaded = await self.load(task, profile, prompt, options)
+            async with self._until(until):
+                loaded = await self.load(task, profile, prompt, options)
         except BaseException:
             self._table.release(slot)
             raise
 
         def start() -> Turn:
-            row = find_sample(loaded, sample, split=split, seed=number)
+            with _reading(loaded):
+                row = find_sample(loaded, sample, split=split, seed=number)
             session = Session(
                 loaded, row, seed=number, session_id=self._new_id(), options=options, threads=self._threads
             )
@@ -154,7 +158,7 @@ class LocalClient:
             self._admit(Opened(session, task), slot)
             return turn
 
-        return await self._new_session(start, slot)
+        return await self._new_session(start, slot, until)
 
     async def interact(self, session_id: str, messages: Iterable[Mapping[str, Any]], turn: int | None = None) -> Turn:
         """Plays one agent turn; see `Client.interact`.
@@ -208,13 +212,13 @@ class LocalClient:
             return child.last
 
         if isinstance(found, Ended):
-            return await self._new_session(branch, slot)
+            return await self._new_session(branch, slot, self._start_ends())
         try:
             self._table.hold(entry)
         except Conflict:
             self._table.release(slot)
             raise
-        return await self._new_session(branch, slot, lambda: self._table.let_go(entry))
+        return await self._new_session(branch, slot, self._start_ends(), lambda: self._table.let_go(entry))
 
     async def list_sessions(self) -> list[SessionInfo]:
         """The open sessions, oldest first."""
@@ -244,9 +248,12 @@ class LocalClient:
     ) -> list[str]:
         """The sample ids of a split, in order."""
         loaded = await self.load(task, profile, prompt, options)
-        return await _answer(
-            self._pool.submit(lambda: [sample.id for sample in loaded.samples(choose_split(loaded, split))])
-        )
+
+        def ids() -> list[str]:
+            with _reading(loaded):
+                return [sample.id for sample in loaded.samples(choose_split(loaded, split))]
+
+        return await _answer(self._pool.submit(ids))
 
     async def get_indices(
         self,
@@ -272,10 +279,13 @@ class LocalClient:
         late = (await asyncio.wait(ends, timeout=CLOSE_WAIT_S))[1] if ends else set()
         if late:
             logger.warning("%d sessions did not end within %g s", len(late), CLOSE_WAIT_S)
-        closing = asyncio.wrap_future(self._side.submit(self._tasks.close))
+        last = Pool(1, "agentbench-fc-close")  # a thread of its own: sessions that will not end may hold all the others
+        closing = asyncio.wrap_future(last.submit(self._tasks.close))
         if not (await asyncio.wait([closing], timeout=CLOSE_WAIT_S))[0]:
             logger.warning("the tasks did not close within %g s", CLOSE_WAIT_S)
-        _close_pools(self._pool, self._side)
+        for end in late:
+            end.cancel()  # nobody reads what becomes of it
+        _close_pools(self._pool, self._side, last)
 
     async def __aenter__(self) -> Self:
         return self
@@ -346,8 +356,12 @@ class LocalClient:
         shared = self._tasks.get(task, profile, prompt, options or {})
         return await asyncio.shield(asyncio.wrap_future(shared))
 
+    def has_loaded(self, task: str, profile: str, prompt: str, options: Mapping[str, Any]) -> bool:
+        """Whether this variant of a task is in memory, or on its way there; one given ready-made never is."""
+        return self._tasks.has(task, profile, prompt, options)
+
     async def _new_session(
-        self, make: Callable[[], Turn], slot: Slot, after: Callable[[], None] = lambda: None
+        self, make: Callable[[], Turn], slot: Slot, until: float | None, after: Callable[[], None] = lambda: None
     ) -> Turn:
         """Runs `make`, which admits a session, in a slot that is reserved already."""
 
@@ -363,15 +377,30 @@ class LocalClient:
             raise
         future.add_done_callback(done)  # before the waiter hears of it
         try:
-            async with asyncio.timeout(self._start_limit_s):
+            async with self._until(until):
                 return await _answer(future)
         except asyncio.CancelledError:
             future.add_done_callback(self._drop_orphan)
             raise
-        except TimeoutError as error:
+        except _TooLong:
             future.add_done_callback(self._drop_orphan)
             self._table.release(slot)  # a start that hangs must not keep it
-            raise InfrastructureError(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
+            raise
+
+    def _start_ends(self) -> float | None:
+        """When a start that begins now is given up, on the clock of the event loop."""
+        return None if self._start_limit_s is None else asyncio.get_running_loop().time() + self._start_limit_s
+
+    @contextlib.asynccontextmanager
+    async def _until(self, moment: float | None) -> AsyncIterator[None]:
+        """Gives up a part of a start at that moment."""
+        try:
+            async with asyncio.timeout_at(moment) as limit:
+                yield
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise _TooLong(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
 
     def _drop_orphan(self, future: "Future[Turn]") -> None:
         """Ends a session whose caller went away before it learnt the id."""
@@ -393,10 +422,23 @@ class LocalClient:
         except CallerError:
             self._table.let_go(entry)
             raise
-        future.add_done_callback(
-            lambda _: self._table.let_go(entry)
-        )  # before the waiter hears of it, and if it is gone
+        future.add_done_callback(lambda _: self._table.let_go(entry))  # before the waiter hears, and if it is gone
         return await _answer(future)
+
+
+class _TooLong(InfrastructureError):
+    """A start took longer than the client allows."""
+
+
+@contextlib.contextmanager
+def _reading(task: Task) -> Iterator[None]:
+    """Around a task's own code that reads samples: what it raises is the task's fault, and says so."""
+    try:
+        yield
+    except AgentBenchError:
+        raise
+    except Exception as error:  # a task's own code may raise anything
+        raise TaskError(f"its samples cannot be read: {error!r} [task {task.spec.name}]. Mend the task.") from error
 
 
 def _close_pools(*pools: Pool) -> None:

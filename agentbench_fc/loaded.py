@@ -4,6 +4,7 @@ Not here: how a task is found (registry.py).
 """
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -12,6 +13,8 @@ from typing import Any
 from agentbench_fc.episode import Task
 from agentbench_fc.errors import CallerError
 from agentbench_fc.registry import load_task
+
+logger = logging.getLogger(__name__)
 
 
 def check_options(options: Any) -> None:
@@ -40,6 +43,7 @@ class LoadedTasks:
         self._submit = submit
         self._lock = threading.Lock()
         self._loads: dict[str, Future[Task]] = {}
+        self._closed = False
 
     def get(self, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> "Future[Task]":
         """The task, now or in time. The future is shared: never cancel it.
@@ -54,10 +58,11 @@ class LoadedTasks:
         key = _key(name, profile, prompt, options)
         with self._lock:
             future = self._loads.get(key)
-            if future is None:
-                future = self._submit(lambda: load_task(name, profile=profile, prompt=prompt, **options))
-                self._loads[key] = future
-                future.add_done_callback(lambda done: self._forget_failure(key, done))
+            if future is not None:
+                return future
+            future = self._submit(lambda: load_task(name, profile=profile, prompt=prompt, **options))
+            self._loads[key] = future
+        future.add_done_callback(lambda done: self._loaded(key, done))  # outside: it may be done, and wants the lock
         return future
 
     def adopt(self, task: Task, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> None:
@@ -66,6 +71,11 @@ class LoadedTasks:
         future.set_result(task)
         with self._lock:
             self._loads[_key(name, profile, prompt, options)] = future
+
+    def has(self, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> bool:
+        """Whether it has been loaded, or is just being."""
+        with self._lock:
+            return _key(name, profile, prompt, options) in self._loads
 
     def names(self) -> list[str]:
         """The tasks given and those loaded so far."""
@@ -76,9 +86,10 @@ class LoadedTasks:
         """Closes the tasks loaded here; safe to repeat."""
         with self._lock:
             loads, self._loads = self._loads, {}
+            self._closed = True
         for future in loads.values():
             if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().close()
+                _close(future.result())
 
     def _get_given(self, name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> "Future[Task]":
         task = self._given[name]
@@ -91,10 +102,22 @@ class LoadedTasks:
         future.set_result(task)
         return future
 
-    def _forget_failure(self, key: str, done: "Future[Task]") -> None:
-        if done.cancelled() or done.exception() is not None:
-            with self._lock:
-                self._loads.pop(key, None)
+    def _loaded(self, key: str, done: "Future[Task]") -> None:
+        """A load has ended: one that failed may be tried again, and one that comes after the end is closed."""
+        failed = done.cancelled() or done.exception() is not None
+        with self._lock:
+            late = self._closed and self._loads.get(key) is not done
+            if failed and self._loads.get(key) is done:
+                del self._loads[key]
+        if late and not failed:
+            _close(done.result())
+
+
+def _close(task: Task) -> None:
+    try:
+        task.close()
+    except Exception:  # the others must be closed all the same
+        logger.exception("closing task %s failed", task.spec.name)
 
 
 def _key(name: str, profile: str, prompt: str, options: Mapping[str, Any]) -> str:

@@ -359,11 +359,13 @@ class Session:
             text = str(error) if own else f"{type(error).__name__}: {error}"
             return self._cut(clean_text(f"Error: {text[:2000]}"))
 
-    def _within(self, fn: Callable[[], Any], timeout_s: float | None) -> Any:
+    def _within(
+        self, fn: Callable[[], Any], timeout_s: float | None, on_late: Callable[[Any], None] | None = None
+    ) -> Any:
         """The result of `fn`; past the deadline a DeadlinePassed, and the call is kept in `_stuck`."""
         if timeout_s is None and self._own_thread is None:
             return fn()
-        call = self._stuck = self._threads.begin(fn)  # before the wait, which Ctrl-C can break off
+        call = self._stuck = self._threads.begin(fn, on_late)  # before the wait, which Ctrl-C can break off
         if not self._threads.finish(call, threading.TIMEOUT_MAX if timeout_s is None else timeout_s):
             raise DeadlinePassed
         self._stuck = None
@@ -416,7 +418,7 @@ class Session:
         if self._episode is None or (self._stuck is not None and not self._stuck.wait(0)):
             return False
         try:
-            episode = self._within(self._episode.fork, self.task.spec.call_timeout_s)
+            episode = self._within(self._episode.fork, self.task.spec.call_timeout_s, on_late=_close_late)
         except DeadlinePassed:
             return False
         except AgentBenchError:
@@ -458,6 +460,12 @@ class Session:
 
     def _where(self) -> str:
         return f"[session {self.id}, {self.sample.id}]"
+
+
+def _close_late(forked: Episode | None) -> None:
+    """A copy that came after the deadline is nobody's."""
+    if forked is not None:
+        forked.close()
 
 
 class _Exclusive:

@@ -15,7 +15,7 @@ from toys import Counter, Rude, counter_task
 from agentbench_fc import client as client_module
 from agentbench_fc.client import LocalClient
 from agentbench_fc.episode import make_task
-from agentbench_fc.errors import CallerError, Gone
+from agentbench_fc.errors import CallerError, Gone, InfrastructureError, TaskError
 from agentbench_fc.rewards import Status
 from agentbench_fc.transcript import read
 
@@ -166,6 +166,56 @@ async def test_closing_does_not_wait_for_what_hangs(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 5
     gate.set()
     await waiting
+
+
+async def test_tasks_are_closed_although_sessions_will_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_module, "CLOSE_WAIT_S", 0.5)
+    gate, closed = threading.Event(), threading.Event()
+
+    class Clinging(Counter):
+        def close(self) -> None:
+            gate.wait(20)
+
+    task = counter_task(Clinging)
+    task.close = closed.set  # type: ignore[method-assign]
+    client = LocalClient()
+    client.adopt(task, "clinging")
+    for _ in range(8):  # more than there are threads that end sessions
+        await client.start_sample("clinging", 0)
+    with caplog.at_level(logging.ERROR):
+        await client.aclose()
+        assert closed.is_set()
+        gate.set()
+        gc.collect()
+        await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
+
+
+async def test_a_start_does_not_wait_for_ever_for_its_task(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ndef make():\n    time.sleep(1.5)\n")
+    async with LocalClient(start_limit_s=0.2, max_sessions=1) as client:
+        began = time.monotonic()
+        with pytest.raises(InfrastructureError, match=r"the start took over 0\.2 s"):
+            await client.start_sample(f"{tmp_path / 'slow.py'}:make")
+        assert time.monotonic() - began < 1.4
+        assert client.taken == 0
+
+
+@pytest.mark.parametrize("limit", [None, 20.0])
+async def test_samples_that_cannot_be_read_are_the_task_s_fault(limit: float | None) -> None:
+    task = counter_task()
+
+    def samples(split: str) -> Any:
+        raise TimeoutError("the disk sleeps")
+
+    task.samples = samples  # type: ignore[method-assign]
+    async with LocalClient(tasks={"counter": task}, start_limit_s=limit) as client:
+        for act in (client.start_sample("counter", 0), client.samples("counter", "train")):
+            with pytest.raises(TaskError, match="samples cannot be read: TimeoutError"):
+                await act
+        assert client.taken == 0
 
 
 @pytest.mark.parametrize("options", [{"max_sessions": 0}, {"max_concurrency": 0}, {"idle_timeout_s": 0}])

@@ -266,3 +266,24 @@ def test_too_many_stuck_calls_end_a_session_as_a_fault_of_the_environment() -> N
     session = Session(task, task.samples("train")[0], threads=threads)
     assert session.start().status is Status.INIT_FAILED
     release.set()
+
+
+def test_a_fork_that_comes_after_its_deadline_is_closed() -> None:
+    gate, closed = threading.Event(), threading.Event()
+
+    class Heavy(Counter):
+        call_timeout_s: float | None = 0.3
+
+        def fork(self) -> "Heavy":
+            gate.wait(20)
+            copy = Heavy(self.sample, self.seed)
+            copy.close = closed.set  # type: ignore[method-assign]
+            return copy
+
+    session = started(counter_task(Heavy))
+    session.interact(call("add", number=1))
+    child = session.fork()  # by replay, since the copy does not come
+    assert child.last.messages == session.last.messages
+    assert not closed.is_set()
+    gate.set()
+    assert closed.wait(10)
