@@ -17,7 +17,7 @@ import logging
 import operator
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -321,7 +321,7 @@ class HttpClient:
             reply = await self._call_session(session, "interact", body | {"turn": None}, repeats=False)
         played = self._read(session_id, reply, session)
         if session is not None:
-            if self._rebuild and played.turn == session.turn + 1:
+            if session.log and played.turn == session.turn + 1:  # a record without its beginning is of no use
                 session.log.append((sent, played))
             session.turn = max(session.turn, played.turn)
             if played.finish:
@@ -331,17 +331,23 @@ class HttpClient:
     async def _play_rebuilt(
         self, session_id: str, session: _Session, sent: list[Message], turn: int | None, error: SessionLost
     ) -> Turn:
-        """Plays a lost session again elsewhere, up to where it stood, and then the turn."""
+        """Plays a lost session again elsewhere, up to where it stood, and then the turn.
+
+        Until it stands there again, the session stays what it was: a rebuild that is broken off can be tried once more.
+        """
         logger.warning("rebuilding session=%s: %s", session_id, error)
         number = session.turn + 1 if turn is None else turn
         if number == session.turn and sent == session.log[-1][0]:
             return session.log[-1][1]
         fresh, opening = await self._start(session.start)
-        self._same(session.log[0][1], opening, session_id)
+        try:
+            self._same(session.log[0][1], opening, session_id)
+            for said, answer in session.log[1:]:
+                self._same(answer, await self._play(session_id, fresh, said, None), session_id)
+        except BaseException:
+            self._in_background(self._call_session(fresh, "cancel", {"session_id": fresh.id}, timeout_s=CLOSE_WAIT_S))
+            raise
         session.id, session.address, session.token = fresh.id, fresh.address, fresh.token
-        known, session.turn, session.log = session.log, 0, [(([]), replace(opening, session_id=session_id))]
-        for said, answer in known[1:]:
-            self._same(answer, await self._play(session_id, session, said, None), session_id)
         return await self._play(session_id, session, sent, turn)
 
     def _finish(self, session_id: str, session: _Session | None) -> None:
@@ -363,9 +369,13 @@ class HttpClient:
 
     def _undo(self, request_id: str) -> None:
         """Takes a start back whose answer nobody waits for any more; in the background."""
+        self._in_background(self._calls.call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S))
+
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Ends a session that nobody waits for."""
         if self._closed:
+            work.close()
             return
-        work = self._calls.call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S)
         task = asyncio.ensure_future(work)
         self._behind.add(task)
         task.add_done_callback(self._forget)
@@ -373,7 +383,7 @@ class HttpClient:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._behind.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.info("a start could not be taken back; its session will expire: %s", error)
+            logger.info("a session could not be ended; it will expire: %s", error)
 
     def _read(self, session_id: str, reply: dict[str, Any], session: _Session | None) -> Turn:
         turn = schema.read_turn(reply, session.tools if session else [])

@@ -422,7 +422,9 @@ class Controller(Service):
                 finally:
                     waits.discard(wait)
         except TimeoutError as error:
-            raise NoAnswer(f"no answer before it was found dead: {member.reason} [{member.id}].", sent=True) from error
+            dead = member.state is State.DEAD
+            why = f"before it was found dead: {member.reason}" if dead else f"within {CALL_LIMIT_S:g} s"
+            raise NoAnswer(f"no answer {why} [{member.id}].", sent=True) from error
         if member.state is not State.ALIVE:
             self.fleet.answered(member)
         return answer

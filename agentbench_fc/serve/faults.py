@@ -47,6 +47,12 @@ class TooLarge(CallerError):
     """The body or the headers are larger than the server takes. HTTP 413 or 431."""
 
 
+class TooSlow(InfrastructureError):
+    """The body did not come in time: the network, or a caller that stopped. Send it again. HTTP 408."""
+
+    fault = "client"
+
+
 class Defect(AgentBenchError):
     """The server has a bug: HTTP 500, with nothing of its inner life in the text."""
 
@@ -59,6 +65,7 @@ STATUSES: Mapping[type[AgentBenchError], int] = {
     Gone: 410,
     Unauthorized: 401,
     TooLarge: 413,
+    TooSlow: 408,
     CallerError: 422,
     TaskError: 424,  # not 500: the server is sound, what it depends on is not, and repeating does not help
     Unavailable: 429,
@@ -72,6 +79,7 @@ _BY_STATUS: Mapping[int, type[AgentBenchError]] = {
     403: Unauthorized,
     404: NotFound,
     405: CallerError,
+    408: TooSlow,
     409: Conflict,
     410: Gone,
     413: TooLarge,

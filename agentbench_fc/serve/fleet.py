@@ -42,6 +42,8 @@ class Member:
     seen: float
     state: State = State.ALIVE
     reason: str = ""
+    suspected: float = 0.0
+    """When it last became suspect."""
     left: bool = False
     """It said goodbye."""
     beats: int = 0
@@ -148,7 +150,7 @@ class Fleet:
     def doubt(self, member: Member, reason: str) -> None:
         """A call to it failed."""
         if member.state is State.ALIVE:
-            member.state, member.reason = State.SUSPECT, reason
+            member.state, member.reason, member.suspected = State.SUSPECT, reason, self._clock()
 
     def bury(self, member: Member, reason: str) -> None:
         """It is known to be gone."""
@@ -164,12 +166,14 @@ class Fleet:
     def tick(self) -> list[Member]:
         """Lets time pass: suspects the silent, and gives those that died by it. Old dead ones are forgotten."""
         now = self._clock()
+        grace = (self._config.dead_s - self._config.suspect_s) / 2
         died = []
         for member in list(self.members.values()):
             silent = now - member.seen
             if member.state is State.ALIVE and silent >= self._config.suspect_s:
                 self.doubt(member, f"no heartbeat for {silent:.1f} s")
-            if member.state is State.SUSPECT and silent >= self._config.dead_s:
+            # Not at once: where this process itself stood still, all were silent to it, and a probe will show it.
+            if member.state is State.SUSPECT and silent >= self._config.dead_s and now - member.suspected >= grace:
                 member.state = State.DEAD
                 member.reason = f"no sign of life for {silent:.1f} s ({member.reason})"
                 died.append(member)

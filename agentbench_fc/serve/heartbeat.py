@@ -8,6 +8,7 @@ Not here: what the controller makes of it (fleet.py).
 """
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -97,12 +98,13 @@ class Heart:
                 self._beat.set()
             self._done = 0
         if reply["order"] > self._done:
-            await worker.end_sessions(reply["cancel_sessions"])
+            worker.end_sessions(reply["cancel_sessions"])
             for request_id in reply["cancel_starts"]:
-                await worker.take_back(request_id)
+                worker.take_back(request_id)
             self._done = reply["order"]
 
     def _freed(self) -> None:
         """A slot became free; called on any thread."""
         if self._worker.draining or any(hosted.was_full() for hosted in self._worker.hosted):
-            self._loop.call_soon_threadsafe(self._beat.set)
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and sessions end after it
+                self._loop.call_soon_threadsafe(self._beat.set)

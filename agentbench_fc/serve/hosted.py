@@ -4,12 +4,13 @@ Not here: the wire (worker.py); what a session is (session.py).
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agentbench_fc.client import LocalClient
@@ -116,14 +117,14 @@ class Hosted:
     async def start(self, request: StartRequest, client: str) -> Turn:
         """Opens a session; the same request id gives the same session."""
         check_options(self.name, request.options, self._allowed)
-        self._count_variant(request)
-        return await self._new(request.request_id, client, lambda: self._open(request))
+        with self._variant(request):
+            return await self._new(request.request_id, client, lambda: self._open(request))
 
     async def fork(self, request: ForkRequest, client: str) -> Turn:
         """Branches a session; the same request id gives the same branch."""
         return await self._new(request.request_id, client, lambda: self.client.fork(request.session_id, request.turn))
 
-    async def take_back(self, request_id: str) -> str | None:
+    def take_back(self, request_id: str) -> str | None:
         """Ends the session of a start that nobody waits for any more; a start that comes later is refused."""
         self._refused[request_id] = None
         while len(self._refused) > ENDED_STARTS:
@@ -131,7 +132,7 @@ class Hosted:
         turn = self._starts.result(request_id)
         if turn is None:
             return None
-        await self.client.cancel(turn.session_id)
+        self.client.drop(turn.session_id, "its start was taken back")  # not waited for: heartbeats depend on it
         return turn.session_id
 
     def starts(self) -> list[tuple[str, str]]:
@@ -159,7 +160,7 @@ class Hosted:
                 if not self.client.is_open(turn.session_id):
                     self._forget_owner(turn.session_id)  # it ended before it was entered
             if request_id in self._refused:
-                await self.client.cancel(turn.session_id)
+                self.client.drop(turn.session_id, "its start was taken back")
             return turn
 
         return await self._starts.run(request_id, work)
@@ -175,15 +176,23 @@ class Hosted:
             options=request.options,
         )
 
-    def _count_variant(self, request: StartRequest | SamplesRequest) -> None:
-        """Each combination of profile, prompt style and options is a task of its own in memory."""
+    @contextlib.contextmanager
+    def _variant(self, request: StartRequest | SamplesRequest) -> Iterator[None]:
+        """Each combination of profile, prompt style and options is a task of its own in memory: they are bounded.
+
+        One that turns out not to exist leaves its place again.
+        """
         key = json.dumps([request.profile, request.prompt, request.options], sort_keys=True)
-        if key not in self._variants:
-            if len(self._variants) >= self._config.max_variants:
-                raise CallerError(
-                    f"{len(self._variants)} combinations of options are loaded [task {self.name}]. Use one of them."
-                )
-            self._variants.add(key)
+        if key not in self._variants and len(self._variants) >= self._config.max_variants:
+            raise CallerError(
+                f"{len(self._variants)} combinations of options are loaded [task {self.name}]. Use one of them."
+            )
+        self._variants.add(key)
+        try:
+            yield
+        finally:
+            if not self.client.has_loaded(self.ref, request.profile, request.prompt, request.options):
+                self._variants.discard(key)
 
     # turns
 
@@ -231,17 +240,17 @@ class Hosted:
     async def samples(self, request: SamplesRequest) -> list[str]:
         """The sample ids of a split."""
         check_options(self.name, request.options, self._allowed)
-        self._count_variant(request)
-        return await self.client.samples(
-            self.ref, request.split, profile=request.profile, prompt=request.prompt, options=request.options
-        )
+        with self._variant(request):
+            return await self.client.samples(
+                self.ref, request.split, profile=request.profile, prompt=request.prompt, options=request.options
+            )
 
     async def hash_split(self, split: str | None) -> None:
         """Computes the hash of a split, once: workers that serve a task must agree on its data."""
         task = await self.client.load(self.ref)
         name = choose_split(task, split)
         if name in self._splits or name not in task.spec.splits:
-            return
+            return  # a variant of the task may have splits that it has not by default
         self._splits[name] = await self.client.aside(lambda: split_hash(task, name))
 
     async def load(self) -> TaskLoad:

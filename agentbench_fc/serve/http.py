@@ -6,6 +6,7 @@ table also makes the OpenAPI document (openapi.py).
 Not here: what the routes do (worker.py, controller.py); the sockets (server.py).
 """
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -19,7 +20,7 @@ from pydantic_core import from_json, to_json
 
 from agentbench_fc.errors import AgentBenchError, CallerError, NotFound, TaskError, Unavailable
 from agentbench_fc.messages import clean_text
-from agentbench_fc.serve.faults import Defect, TooLarge, Unauthorized, to_wire
+from agentbench_fc.serve.faults import Defect, TooLarge, TooSlow, Unauthorized, to_wire
 from agentbench_fc.serve.limits import RateLimit
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class Limits:
     max_headers: int = MAX_HEADERS
     rate: float | None = None
     """Requests per second and address; None: no bound."""
+    body_s: float = 30.0
+    """A body must be there within so many seconds after its head."""
     failed_logins: float = 5.0
     """Wrong tokens per second and address before they are turned away unread."""
 
@@ -164,7 +167,10 @@ class App:
         if scope["method"] != route.method and not (scope["method"] == "HEAD" and route.method == "GET"):
             error = CallerError(f"the method is {scope['method'][:20]} [{route.path}]. Use {route.method}.")
             return error_reply(error, 405, [(b"allow", route.method.encode())])
-        body = await self._read(headers, receive) if route.method == "POST" else b""
+        try:
+            body = await self._read(headers, receive) if route.method == "POST" else b""
+        except TooSlow as error:
+            return error_reply(error, headers=[(b"connection", b"close")])
         return await route.handler(Request(route.path, headers, scope["query_string"], body, session_token))
 
     async def _document(self, request: Request) -> Reply:
@@ -193,22 +199,22 @@ class App:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > limit:
             raise TooLarge(f"the body takes {int(length[:20])} bytes [http]. At most {limit} are taken.")
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        if message.get("more_body"):
-            parts, size = [body], len(body)
-            while message.get("more_body"):
-                message = await receive()
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > limit:
-                    raise TooLarge(f"the body takes more than {limit} bytes [http].")
-            body = b"".join(parts)
-        if message["type"] == "http.disconnect":
-            raise _Disconnected
-        if len(body) > limit:
-            raise TooLarge(f"the body takes {len(body)} bytes [http]. At most {limit} are taken.")
-        return body
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Disconnected
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    more = message.get("more_body", False)
+                    if size > limit:
+                        raise TooLarge(f"the body takes more than {limit} bytes [http]. Send less at once.")
+        except TimeoutError:
+            raise TooSlow(f"the body did not come within {self._limits.body_s:g} s [http]. Send it again.") from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class _Disconnected(Exception):

@@ -7,7 +7,7 @@ import asyncio
 import json
 from typing import Any
 
-from agentbench_fc.errors import InfrastructureError
+from agentbench_fc.errors import CallerError, InfrastructureError
 from agentbench_fc.serve.faults import from_wire
 
 
@@ -38,6 +38,7 @@ class Link:
             self._headers["Authorization"] = f"Bearer {token}"
         self._connections = connections
         self._session: Any = None
+        self._closed = False
 
     async def send(
         self,
@@ -52,9 +53,12 @@ class Link:
 
         Raises:
             NoAnswer: no connection, a broken one, or no answer in time.
+            CallerError: the link was closed.
         """
         import aiohttp
 
+        if self._closed:
+            raise CallerError("the client was closed [http]. Make another one.")
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=60, keepalive_timeout=30)
             self._session = aiohttp.ClientSession(
@@ -107,7 +111,8 @@ class Link:
         return value
 
     async def aclose(self) -> None:
-        """Closes the connections; safe to repeat."""
+        """Closes the connections, and opens no further one; safe to repeat."""
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()

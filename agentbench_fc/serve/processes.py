@@ -52,53 +52,53 @@ async def run_worker(
     Returns:
         Whether it should be started again.
     """
-    sock = bind(host, port, config.token)
-    worker = Worker(config, address=(advertise or address_of(sock)).rstrip("/"))
-    logging.getLogger().addHandler(worker.tail)
+    with contextlib.closing(bind(host, port, config.token)) as sock:
+        worker = Worker(config, address=(advertise or address_of(sock)).rstrip("/"))
+        logging.getLogger().addHandler(worker.tail)
+        try:
+            with _signals(worker.stop):
+                await worker.open()
+                async with serving(worker.app, sock):
+                    heart = Heart(worker, controller) if controller is not None else None
+                    beating = asyncio.create_task(heart.run(), name="heart") if heart is not None else None
+                    _tell(ready_file, worker.address)
+                    served = ", ".join(hosted.name for hosted in worker.hosted)
+                    print(f"worker {worker.worker_id} serves {served} [{worker.address}]", flush=True)
+                    await worker.stopping.wait()
+                    await worker.drain()
+                    await asyncio.sleep(LINGER_S)
+                    if heart is not None and beating is not None:
+                        beating.cancel()
+                        await heart.leave()
+        finally:
+            await _close(worker)  # also what was loaded before a start that failed
+            logging.getLogger().removeHandler(worker.tail)
+    return worker.restart
+
+
+async def _close(worker: Worker) -> None:
     try:
-        with _signals(worker.stop):
-            await worker.open()
-            async with serving(worker.app, sock):
-                heart = Heart(worker, controller) if controller is not None else None
-                beating = asyncio.create_task(heart.run(), name="heart") if heart is not None else None
-                _tell(ready_file, worker.address)
-                print(f"worker {worker.worker_id} serves {', '.join(h.name for h in worker.hosted)} [{worker.address}]")
-                sys.stdout.flush()
-                await worker.stopping.wait()
-                await worker.drain()
-                await asyncio.sleep(LINGER_S)
-                if heart is not None and beating is not None:
-                    beating.cancel()
-                    await heart.leave()
-            async with asyncio.timeout(CLOSE_WAIT_S):
-                await worker.aclose()
+        async with asyncio.timeout(CLOSE_WAIT_S):
+            await worker.aclose()
     except TimeoutError:
         logger.warning("the worker did not close within %g s", CLOSE_WAIT_S)
-    finally:
-        logging.getLogger().removeHandler(worker.tail)
-        sock.close()
-    return worker.restart
 
 
 async def run_controller(
     config: ControllerConfig, *, host: str = "127.0.0.1", port: int = 5020, ready_file: Path | None = None
 ) -> None:
     """Runs a controller until it is told to stop."""
-    sock = bind(host, port, config.token)
     controller = Controller(config)
     stopping = asyncio.Event()
-    try:
-        with _signals(stopping.set):
-            async with serving(controller.app, sock):
-                watch = asyncio.create_task(controller.run(), name="watch")
-                _tell(ready_file, address_of(sock))
-                print(f"controller {controller.id} [{address_of(sock)}]")
-                sys.stdout.flush()
-                await stopping.wait()
-                watch.cancel()
-            await controller.aclose()
-    finally:
-        sock.close()
+    with contextlib.closing(bind(host, port, config.token)) as sock, _signals(stopping.set):
+        address = address_of(sock)
+        async with serving(controller.app, sock):
+            watch = asyncio.create_task(controller.run(), name="watch")
+            _tell(ready_file, address)
+            print(f"controller {controller.id} [{address}]", flush=True)
+            await stopping.wait()
+            watch.cancel()
+        await controller.aclose()
 
 
 def start_again() -> None:

@@ -9,6 +9,7 @@ import importlib.util
 import ipaddress
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -16,9 +17,12 @@ from agentbench_fc.errors import CallerError, InfrastructureError
 
 logger = logging.getLogger(__name__)
 
+START_WAIT_S = 15.0
 STOP_WAIT_S = 5.0
 MAX_HEAD = 64 * 2**10
 """A connection whose request line and headers do not end within so many bytes is closed."""
+HEAD_WAIT_S = 30.0
+"""So does one whose next head, once begun, is not whole by then; between two requests the server's own time counts."""
 
 
 def bind(host: str, port: int, token: str | None) -> socket.socket:
@@ -49,10 +53,21 @@ def bind(host: str, port: int, token: str | None) -> socket.socket:
 
 
 def address_of(sock: socket.socket) -> str:
-    """The address of a bound socket as a URL."""
+    """The address of a bound socket as a URL.
+
+    Raises:
+        InfrastructureError: it listens on every address, and this machine does not know one of its own.
+    """
     host, port = sock.getsockname()[:2]
     if host in {"0.0.0.0", "::"}:
-        host = socket.gethostbyname(socket.gethostname())
+        name = socket.gethostname()
+        try:
+            host = socket.gethostbyname(name)
+        except OSError as error:
+            raise InfrastructureError(
+                f"this machine's name has no address: {error.strerror or error} [{name}]. "
+                "Listen on one address by --host, or tell a worker its own by --advertise."
+            ) from error
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -78,7 +93,11 @@ def check_installed() -> None:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, sock: socket.socket) -> AsyncIterator[None]:
-    """Serves within the block; leaving it stops taking connections and waits a moment for open ones."""
+    """Serves within the block; leaving it stops taking connections and waits a moment for open ones.
+
+    Raises:
+        InfrastructureError: the server does not start.
+    """
     check_installed()
     import uvicorn
 
@@ -106,9 +125,13 @@ async def serving(app: Any, sock: socket.socket) -> AsyncIterator[None]:
     server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http-server")
     try:
-        async with asyncio.timeout(STOP_WAIT_S):
-            while not server.started and not task.done():  # noqa: ASYNC110  (uvicorn has no event for it)
-                await asyncio.sleep(0.005)
+        deadline = time.monotonic() + START_WAIT_S
+        while not server.started and not task.done():  # uvicorn has no event for it
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"the HTTP server did not start within {START_WAIT_S:g} s [serve]. Try again."
+                )
+            await asyncio.sleep(0.005)
         if task.done():
             await task
         yield
@@ -122,25 +145,46 @@ async def serving(app: Any, sock: socket.socket) -> AsyncIterator[None]:
 
 
 def _protocol() -> Any:
-    """Httptools where it is installed, with a bound on the head; else h11, which has its own."""
+    """Httptools where it is installed, with bounds on the head's size and time; else h11, which bounds the size."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError:
         return "h11"
 
     class Bounded(HttpToolsProtocol):
-        """Closes a connection whose head does not end."""
+        """Closes a connection whose head does not end, or does not come."""
 
         _head: int = 0
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(HEAD_WAIT_S, self._hang_up)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._in_time()
+            super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             self._head += len(data)
             super().data_received(data)
-            if self._head > MAX_HEAD and not self.transport.is_closing():
+            if self._head > MAX_HEAD:
+                self._hang_up()
+            elif self._head > 0 and self._late is None:
+                self._late = self.loop.call_later(HEAD_WAIT_S, self._hang_up)
+
+        def _hang_up(self) -> None:
+            if not self.transport.is_closing():
                 self.transport.close()
 
+        def _in_time(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
         def on_headers_complete(self) -> None:
-            self._head = -(2**62)  # the body has its own limit
+            self._head = -(2**62)  # the body has its own limits
+            self._in_time()
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:

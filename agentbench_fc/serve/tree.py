@@ -24,6 +24,7 @@ RESTART_GAP_S = 1.0
 POLL_S = 0.1
 GRACE_S = 10.0
 """Beyond the workers' own time to drain; then children are killed."""
+KILL_WAIT_S = 5.0
 CLI = "agentbench_fc.cli"
 
 
@@ -63,8 +64,12 @@ class Tree:
                         logger.warning(
                             "%s ended with code %s and is started again", child.name, child.process.returncode
                         )
-                        child.process, child.started = self._start(child.arguments), time.monotonic()
-                        child.restarts += 1
+                        child.started = time.monotonic()
+                        try:
+                            child.process = self._start(child.arguments)
+                            child.restarts += 1
+                        except OSError:  # no process or no memory just now: the others go on, and it is tried again
+                            logger.exception("%s could not be started", child.name)
         finally:
             self._end()
 
@@ -93,7 +98,10 @@ class Tree:
                 except subprocess.TimeoutExpired:
                     logger.warning("%s did not end and is killed", child.name)
                     child.process.kill()
-                    child.process.wait()
+                    try:
+                        child.process.wait(KILL_WAIT_S)
+                    except subprocess.TimeoutExpired:  # stuck in the kernel, e.g. on a dead network disk
+                        logger.warning("%s could not be killed [pid %d]", child.name, child.process.pid)
 
 
 def end_with_parent() -> None:

@@ -130,7 +130,7 @@ class Worker(Service):
             return json_reply(schema.turn_fields(turn, tools=True))
         if body.request_id is None or request.session_token:
             raise CallerError("neither session_id nor request_id [cancel]. Send one of them.")
-        return json_reply({"session_id": await self.take_back(body.request_id)})
+        return json_reply({"session_id": self.take_back(body.request_id)})
 
     async def renew(self, request: Request) -> Reply:
         """Begins a session's idle time anew."""
@@ -226,12 +226,12 @@ class Worker(Service):
         """Slots in use."""
         return sum(hosted.client.taken for hosted in self.hosted)
 
-    async def take_back(self, request_id: str) -> str | None:
+    def take_back(self, request_id: str) -> str | None:
         """Ends the session that a start led to, or will lead to."""
-        found = [await hosted.take_back(request_id) for hosted in self.hosted]
+        found = [hosted.take_back(request_id) for hosted in self.hosted]
         return next((session_id for session_id in found if session_id is not None), None)
 
-    async def end_sessions(self, session_ids: list[str]) -> None:
+    def end_sessions(self, session_ids: list[str]) -> None:
         """Ends sessions that the controller has reported as lost: nobody will come back for them."""
         for session_id in session_ids:
             self._lost[session_id] = None  # whoever asks again gets the same answer as before
@@ -242,7 +242,9 @@ class Worker(Service):
                 hosted.client.drop(session_id, "it had been reported lost while the worker was silent")
 
     def stop(self, *, restart: bool = False) -> None:
-        """Asks the process to drain and end."""
+        """Asks the process to drain and end; who was told to end for good does not come back."""
+        if restart and self.stopping.is_set():
+            return
         self.restart = restart
         self.stopping.set()
 
@@ -257,9 +259,8 @@ class Worker(Service):
             logger.warning("%d sessions were still open when the worker stopped", self.taken)
 
     async def aclose(self) -> None:
-        """Ends what is open."""
-        for hosted in self.hosted:
-            await hosted.client.aclose()
+        """Ends what is open; a task that hangs keeps none of the others waiting."""
+        await asyncio.gather(*(hosted.client.aclose() for hosted in self.hosted))
 
     def token_of(self, session_id: str) -> str:
         """What authorizes direct calls for one session."""
@@ -307,7 +308,7 @@ class Worker(Service):
                 raise type(error)(f"{error} Log: {' | '.join(tail)}") from error
             raise
         finally:
-            if not self.restart and self.abandoned >= self.config.max_abandoned:
+            if not self.stopping.is_set() and self.abandoned >= self.config.max_abandoned:
                 logger.warning("%d calls hang: the worker drains and restarts", self.abandoned)
                 self.stop(restart=True)
 
@@ -315,7 +316,12 @@ class Worker(Service):
         """Computes the split's hash, so that the next heartbeats carry it."""
         task = asyncio.create_task(hosted.hash_split(split))
         self._looks.add(task)  # the loop itself keeps no hold on it
-        task.add_done_callback(self._looks.discard)
+        task.add_done_callback(self._looked)
+
+    def _looked(self, task: "asyncio.Task[None]") -> None:
+        self._looks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("a split could not be hashed, and is not compared with that of others: %s", error)
 
     def _health(self, status: str) -> dict[str, str]:
         return {"status": status, "role": "worker", "id": self.worker_id, "version": schema.version()}

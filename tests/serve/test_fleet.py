@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 from client_toys import Clock
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentbench_fc.errors import CallerError, NotFound, Unavailable
@@ -60,10 +60,24 @@ def test_suspicion_comes_before_death_and_a_heartbeat_ends_both() -> None:
     assert [what for _, _, what in member.orders] == [SESSION]  # it was reported lost: it must not live on
     fleet.heard(beat(orders_done=1))
     assert member.orders == []
-    clock.now = 12 + 12 + 600
-    fleet.tick()
-    fleet.tick()
+    for clock.now in (12 + 12 + 600, 12 + 12 + 604):
+        fleet.tick()
     assert fleet.members == {}
+
+
+def test_a_controller_that_stood_still_itself_asks_before_it_buries() -> None:
+    clock = Clock()
+    fleet = fleet_of(clock)
+    lives, gone = fleet.heard(beat()), fleet.heard(beat("w2"))
+    clock.now = 100
+    assert fleet.tick() == []
+    assert fleet.suspects() == [lives, gone]
+    clock.now = 101
+    fleet.answered(lives)  # the probe
+    assert fleet.tick() == []
+    clock.now = 104
+    assert fleet.tick() == [gone]
+    assert (lives.state, gone.state) == (State.ALIVE, State.DEAD)
 
 
 def test_a_failed_call_raises_suspicion_and_an_answer_lays_it() -> None:
@@ -209,6 +223,7 @@ def test_a_full_queue_makes_room_for_whoever_has_least_in_it() -> None:
         queue.push("other", "modest", nothing)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["push", "pop", "remove"]), st.sampled_from("xy"), st.sampled_from("abc")),

@@ -161,9 +161,9 @@ async def test_tokens() -> None:
             headers = {"Authorization": f"Session {opened.body['token']}"}
             answer = await ask(worker, method, path, START if method == "POST" else None, headers=headers)
             assert answer.status == 401
-        for _ in range(40):
-            answer = await ask(worker, "GET", "/v1/list_tasks", headers={"Authorization": "Bearer guess"})
-        assert answer.status == 429  # guessing is slowed down
+        guess = {"Authorization": "Bearer guess"}
+        guesses = await asyncio.gather(*(ask(worker, "GET", "/v1/list_tasks", headers=guess) for _ in range(60)))
+        assert 429 in {answer.status for answer in guesses}  # guessing is slowed down
         async with HttpClient(served.url, token=TOKEN) as client:
             assert len(await client.list_sessions()) == 2
         async with HttpClient(served.url) as client:
