@@ -119,6 +119,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         self.session: Session | RemoteSession | None = None
         """The running or finished episode."""
         self._over = True
+        self._closed = False
         self._tools = copy.deepcopy(tools)
 
     def reset(
@@ -138,7 +139,10 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
 
         Raises:
             CallerError: an unknown option, or no such sample or split.
+            gymnasium.error.ClosedEnvironmentError: the env was closed.
         """
+        if self._closed:
+            raise gym.error.ClosedEnvironmentError("the env was closed [reset]. Make another one.")
         super().reset(seed=seed)
         drawn, session_id = draw(self.np_random)
         choice = read_options(options, self.split, drawn)
@@ -185,7 +189,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
         child = copy.copy(self)
         child._owned = self._remote is not None and self._remote.share()
         child.session = self.session.fork(turn)
-        child._over = False
+        child._over = child._closed = False
         child._np_random = copy.deepcopy(self._np_random)
         child.action_space, child.observation_space = copy.deepcopy((self.action_space, self.observation_space))
         return child
@@ -199,7 +203,7 @@ class AgentEnv(gym.Env[tuple[Message, ...], Action]):
     def close(self) -> None:
         """Frees the episode and what the task holds; safe to repeat."""
         self._leave("the env was closed")
-        self._over = True
+        self._over = self._closed = True
         held = self.task or self._remote
         if self._owned and held is not None:
             self._owned = False

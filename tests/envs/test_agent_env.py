@@ -20,6 +20,7 @@ from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.messages import AgentTurn, ToolCall, assistant
 from agentbench_fc.registry import available_built_ins, load_task
 from agentbench_fc.replay import replay_file
+from agentbench_fc.rewards import Status
 
 GUESS = str(Path(__file__).parents[2] / "examples" / "guess_number.py") + ":TASK"
 CALL = {"name": "add", "arguments": {"number": 2}}
@@ -111,6 +112,19 @@ def test_the_spec_makes_an_equal_env_again() -> None:
 
 
 # reset
+
+
+@pytest.mark.parametrize("options", [{"task": GUESS}, {"task": "kg"}, {"task": load_task(GUESS)}])
+def test_a_closed_env_says_so(options: dict[str, Any]) -> None:
+    env = gym.make("agentbench-fc/Task-v0", **options)
+    env.reset(seed=1)
+    fork = env.unwrapped.fork()  # type: ignore[attr-defined]
+    env.close()
+    with pytest.raises(gym.error.ClosedEnvironmentError, match="Make another one"):
+        env.reset()
+    env.close()
+    assert fork.session.status == Status.RUNNING
+    fork.close()
 
 
 def test_equal_seeds_give_equal_episodes_and_later_resets_follow() -> None:
