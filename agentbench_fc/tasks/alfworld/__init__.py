@@ -4,6 +4,7 @@ Not here: prompts, the tool and limits (tasks/alfworld/task.yaml); the turn loop
 Source: AgentBench's `alfworld` task on ALFWorld's games; tasks/alfworld/README.md lists what differs.
 """
 
+from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -81,7 +82,7 @@ def make(
         ("sessions_per_process", sessions_per_process, int),
         ("max_rss_mb", max_rss_mb, int | float),
     ):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, kinds) or not number >= 1):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, kinds) or not 1 <= number < inf):
             raise CallerError(f"{name} is {number!r:.80} [task alfworld]. Use a number >= 1, or leave it out.")
     parity = spec.profile == "agentbench"
     if parity and (actions, subgoal_reward) != ("full", 0):

@@ -104,7 +104,8 @@ class GeneratedGames:
         """Its `game.tw-pddl` in the cache, with `traj_data.json` beside it."""
         game = self.game(sample.split, int(sample.id.rpartition("/")[2]))
         content, place = dumped(self.content(sample)), f"{self._place}/{sample.split}/{game.folder}"
-        generated(f"{place}/traj_data.json", lambda: dumped(traj_data(game)))
+        about = dumped(traj_data(game))
+        generated(f"{place}/traj_data.json", lambda: about, sha256=_hash(about))
         return generated(f"{place}/game.tw-pddl", lambda: content, sha256=_hash(content))
 
     def block_hash(self, split: str, block: int) -> str:

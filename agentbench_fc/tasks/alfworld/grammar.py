@@ -13,10 +13,12 @@ and a query is a list of `[predicate, [[variable, type], ...]]`, all of which ha
 Not here: what a grammar yields in a state (text.py); which grammars are accepted (gamefile.py).
 """
 
+import hashlib
 import json
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from agentbench_fc.cache import generated
@@ -24,7 +26,8 @@ from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.native import INSTALL
 
-FORMAT = 1
+MADE_BY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+"""Names this module's files in the cache: what another version of it has made is never read."""
 Symbol = list[Any]
 Query = list[Any]
 
@@ -139,7 +142,7 @@ def _query(text: str | None) -> Query | None:
 
 
 def _from_disk(game: Game) -> Grammar:
-    name = f"alfworld/grammars-{FORMAT}-{_version()}/{game.grammar_hash}.json"
+    name = f"alfworld/grammars-{MADE_BY}-{_version()}/{game.grammar_hash}.json"
     path = generated(name, lambda: json.dumps(asdict(parse(game))).encode())
     try:
         return _read(path.read_bytes())

@@ -3,17 +3,20 @@
 The library keeps its task in global variables, so each task needs a copy of the library of its own. It numbers the
 states that it meets and can go back to any of them: one copy serves all sessions of one game.
 
-A copy is the loadable part of the file, 1 MB of 34. It lies in a temporary file that is gone once the copy is loaded;
-closing the copy frees all of it.
+A copy is the loadable part of the file, 1 MB of 34. It is loaded from memory, so that a process which is killed leaves
+nothing behind; closing the copy frees all of it.
 
 Not here: what operators and atoms mean (engine.py); how a task is made (translation.py).
 """
 
 import ctypes
 import importlib.util
+import itertools
 import os
 import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentbench_fc.errors import CallerError, InfrastructureError
@@ -99,21 +102,7 @@ class Library:
     """
 
     def __init__(self, content: bytes) -> None:
-        folder = tempfile.mkdtemp(prefix="agentbench-fc-alfworld-")
-        path = os.path.join(folder, "libdownward.so")
-        try:
-            with open(path, "wb") as file:
-                file.write(content)
-            self._library = ctypes.CDLL(path)  # the name is new each time: the loader would share an old one
-        except OSError as error:
-            raise InfrastructureError(
-                f"the planning library cannot be loaded: {error} [{path}]. "
-                "Point TMPDIR to a folder with free space that allows execution."
-            ) from error
-        finally:
-            if os.path.exists(path):
-                os.unlink(path)
-            os.rmdir(folder)
+        self._library = _loaded(content)
         self._closed = False
         self._room = 128
         self._operators = (_Operator * self._room)()
@@ -178,6 +167,46 @@ class Library:
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
             self.close()
+
+
+_numbers = itertools.count(1)
+
+
+def _loaded(content: bytes) -> ctypes.CDLL:
+    """A copy that shares nothing with those loaded before."""
+    try:
+        with _in_memory(content) as path:
+            return ctypes.CDLL(path)
+    except (AttributeError, OSError):  # not Linux, no /proc, or a system that runs nothing from memory
+        pass
+    path = ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="agentbench-fc-alfworld-") as folder:
+            path = os.path.join(folder, "libdownward.so")
+            Path(path).write_bytes(content)
+            return ctypes.CDLL(path)
+    except OSError as error:
+        raise InfrastructureError(
+            f"the planning library cannot be loaded: {error} [{path}]. "
+            "Point TMPDIR to a folder with free space that allows execution."
+        ) from error
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """The path of a file that no folder holds.
+
+    A loader that has met a path gives the old copy again, and descriptors have the same few numbers over and over. So
+    each path is written in another way: a number in binary, `./` for 1 and `/` for 0.
+    """
+    handle = os.memfd_create("libdownward.so", os.MFD_CLOEXEC)
+    try:
+        with open(handle, "wb", closefd=False) as file:
+            file.write(content)
+        detour = "".join("./" if bit == "1" else "/" for bit in f"{next(_numbers):b}")
+        yield f"/proc/self/fd/{detour}{handle}"
+    finally:
+        os.close(handle)
 
 
 def _unload(handle: int) -> None:

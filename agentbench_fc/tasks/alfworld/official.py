@@ -41,7 +41,8 @@ RELEASES = {
 }
 """How the grammar puts a thing down -> the release of the archives that says so."""
 SHOWN = 5
-LISTING_VERSION = 1
+MADE_BY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+"""Names this module's files in the cache: what another version of it has found is never read."""
 _PUT = re.compile(r'action\s+PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
 
 
@@ -242,10 +243,19 @@ def read_index(path: Path) -> list[str]:
 def listing(root: Path, games: Sequence[str]) -> list[Found]:
     """What is known of some games; read anew only where files have changed."""
     stats = [_stat(root / game) for game in games]
-    text = json.dumps([LISTING_VERSION, str(root.resolve()), list(zip(games, stats, strict=True))])
+    text = json.dumps([MADE_BY, str(root.resolve()), list(zip(games, stats, strict=True))])
     name = f"alfworld/listing-{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
     build = lambda: json.dumps([asdict(look_at(root, game)) for game in games]).encode()  # noqa: E731
-    rows = json.loads(generated(name, build).read_bytes())
+    path = generated(name, build)
+    try:
+        return _read_listing(path)
+    except (ValueError, TypeError, KeyError):  # a damaged file: as if it were not there
+        path.unlink(missing_ok=True)
+        return _read_listing(generated(name, build))
+
+
+def _read_listing(path: Path) -> list[Found]:
+    rows = json.loads(path.read_bytes())
     return [Found(**{**row, "walkthrough": tuple(row["walkthrough"])}) for row in rows]
 
 

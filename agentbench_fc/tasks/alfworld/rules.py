@@ -94,7 +94,11 @@ def read_actions(text: str) -> list[str]:
 
 def nearest(action: str, commands: Sequence[str]) -> str | None:
     """The command that is nearest to an action by BLEU; None: none is near."""
-    scores = [bleu(command.split(), action.split()) for command in commands]
+    words, known = action.split(), [command.split() for command in commands]
+    # a share of matches is at most two lengths of the command by the action's, less 3; so an endless text costs nothing
+    if len(words) - 3 > 2 * max(map(len, known), default=0) / LEAST_BLEU:
+        return None
+    scores = [bleu(command, words) for command in known]
     best = max(range(len(scores)), key=scores.__getitem__, default=None)
     return commands[best] if best is not None and scores[best] > LEAST_BLEU else None
 

@@ -1,8 +1,8 @@
 """From PDDL to a planning task: Fast Downward's translator, its result kept in memory and on disk.
 
 Translating takes most of the time of a first start (up to a second for a large room), so what the engine needs of the
-result is kept in the cache folder as compressed JSON, under the hash of domain and problem. Anyone's file there is read
-as data, never run.
+result is kept in the cache folder as compressed JSON, under the hash of domain and problem, and that of this module.
+Anyone's file there is read as data, never run.
 
 Not here: the state machine that runs a task (native.py).
 """
@@ -26,11 +26,14 @@ from agentbench_fc.errors import CallerError, TaskError
 from agentbench_fc.tasks.alfworld.gamefile import Game
 from agentbench_fc.tasks.alfworld.native import INSTALL, NAME_BYTES
 
-FORMAT = 2
+MADE_BY = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+"""Names this module's files in the cache: what another version of it has made is never read."""
 KEPT = 128
 """Translations kept in memory, compressed: about 0.1 MB each."""
 MAX_FILES = 48
 """In each of 256 folders: training on ever new games keeps the cache below about 1 GB."""
+TRIVIAL = "Atom dummy(val1)"
+"""The translator writes a task of this one variable where it finds that there is nothing to be done."""
 _NAMES = re.compile(
     r"^begin_operator\n(?P<operator>.*)$|^(?P<sign>Atom|NegatedAtom) (?P<predicate>[^(\n]*)\((?P<arguments>.*)\)$",
     re.MULTILINE,
@@ -81,7 +84,7 @@ class Translations:
         return _unpack(packed)
 
     def _from_disk(self, game: Game) -> bytes:
-        name = f"alfworld/translations-{FORMAT}-{_version()}/{game.key[:2]}/{game.key}.json.z"
+        name = f"alfworld/translations-{MADE_BY}-{_version()}/{game.key[:2]}/{game.key}.json.z"
         path = generated(name, lambda: _translated(game, cache_dir() / name))
         packed = path.read_bytes()
         try:
@@ -125,6 +128,9 @@ def translate(game: Game) -> Translation:
 
 
 def _read(task: Any, sas: str, where: str) -> Translation:
+    if TRIVIAL in sas:
+        how = "can never be reached" if "begin_goal\n1\n0 1\n" in sas else "is reached at the start"
+        raise TaskError(f"the goal of the game {how} [{where}]. Leave the game out, or generate it again.")
     facts = []
     for atom in task.init:
         predicate = getattr(atom, "predicate", None)

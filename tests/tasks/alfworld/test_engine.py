@@ -1,10 +1,13 @@
 """The engine on its own: sessions that share a game, bad input, and what stays behind."""
 
+import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,9 @@ from typing import Any
 import pytest
 from alfworld_toys import contents, need_engine
 
-from agentbench_fc.errors import CallerError, NotFound, TaskError
+from agentbench_fc.errors import CallerError, InfrastructureError, NotFound, TaskError
+from agentbench_fc.tasks.alfworld import grammar as grammar_module
+from agentbench_fc.tasks.alfworld import translation
 from agentbench_fc.tasks.alfworld.engine import NOTHING, Engine, Game, Play, Seen
 from agentbench_fc.tasks.alfworld.native import Library, library_file, separable
 from agentbench_fc.tasks.alfworld.translation import translate
@@ -308,6 +313,19 @@ def test_ids_are_ascii(engine: Engine) -> None:
         engine.start(Game.read(changed(pddl_problem=problem)))
 
 
+@pytest.mark.parametrize(
+    ("goal", "words"),
+    [
+        ("(isReceptacleObject TennisRacket_bar_01)", "can never be reached"),
+        ("(objectType TennisRacket_bar_01 TennisRacketType)", "is reached at the start"),
+    ],
+)
+def test_a_game_with_nothing_to_do_is_named(engine: Engine, goal: str, words: str) -> None:
+    problem, _, _ = contents(1)[0]["pddl_problem"].partition("(:goal")
+    with pytest.raises(TaskError, match=rf"the goal of the game {words} \[here\]"):
+        engine.start(Game.read(changed(pddl_problem=f"{problem}(:goal {goal}))"), where="here"))
+
+
 def test_domain_and_grammar_have_to_fit(engine: Engine) -> None:
     grammar = contents(1)[0]["grammar"].replace("action OpenObject", "action UncoverObject")
     with pytest.raises(TaskError, match=r"no words for openobject \[here\]"):
@@ -331,6 +349,40 @@ def test_copies_of_the_library_are_small_and_share_nothing() -> None:
     first.close()
 
 
+KILLED = """
+import ctypes, os, signal, sys
+from agentbench_fc.tasks.alfworld.native import Library
+
+class Killed:
+    def __init__(self, path):
+        assert open(path, "rb").read() == b"a copy"
+        os.kill(os.getpid(), signal.SIGKILL)
+
+ctypes.CDLL = Killed
+Library(b"a copy")
+"""
+
+
+def test_a_process_that_is_killed_while_it_loads_leaves_no_file(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_system_that_runs_nothing_from_memory_plays_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delattr(os, "memfd_create")
+    one, other = Engine(), Engine()
+    assert one.start(games(1)[0]).seen == other.start(games(1)[0]).seen
+    one.close()
+    other.close()
+    with pytest.raises(InfrastructureError, match=f"cannot be loaded.*{tmp_path}.*Point TMPDIR"):
+        Library(b"no library")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wrong_grammar_is_the_data_s_fault(engine: Engine) -> None:
     goal = '"rhs": "Your task is to: look."'
     with pytest.raises(TaskError, match="cannot be parsed"):
@@ -351,6 +403,20 @@ def test_a_damaged_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
         engine = Engine()
         assert engine.start(game).seen == expected
         engine.close()
+
+
+@pytest.mark.parametrize("module", [translation, grammar_module])
+def test_what_another_version_has_cached_is_not_read(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest().startswith(module.MADE_BY)
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path))
+    for made_by in (module.MADE_BY, "another"):
+        monkeypatch.setattr(module, "MADE_BY", made_by)
+        engine = Engine()
+        engine.start(games(1)[0])
+        engine.close()
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 3
 
 
 def test_an_engine_needs_room() -> None:

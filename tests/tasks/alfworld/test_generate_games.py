@@ -269,7 +269,8 @@ def test_a_file_in_the_cache_is_the_game_and_is_made_again_when_damaged(
     path = default.path(sample)
     assert path.as_posix().endswith(sample.data["game"])
     assert json.loads(path.read_text(encoding="utf-8")) == default.content(sample)
-    path.write_text("{", encoding="utf-8")
+    for file in path.parent.iterdir():
+        file.write_text("{", encoding="utf-8")
     assert json.loads(default.path(sample).read_text(encoding="utf-8"))["walkthrough"] == sample.data["walkthrough"]
     described = json.loads((path.parent / "traj_data.json").read_text(encoding="utf-8"))
     assert described["task_type"] == sample.data["task_type"]

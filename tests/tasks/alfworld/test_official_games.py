@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from agentbench_fc.errors import CallerError, InfrastructureError, NotFound
 from agentbench_fc.registry import tasks_root
+from agentbench_fc.tasks.alfworld import official
 from agentbench_fc.tasks.alfworld.cli import app
 from agentbench_fc.tasks.alfworld.games import open_games
 from agentbench_fc.tasks.alfworld.generate import TASK_TYPES
@@ -177,6 +178,22 @@ def test_what_was_found_is_kept_until_a_file_changes(root: Path, monkeypatch: py
         assert OfficialGames(root).samples("train") == before
     changed(files(root)[1], walkthrough=["look"])
     assert OfficialGames(root).samples("train")[1].data["walkthrough"] == ["look"]
+
+
+def test_a_damaged_listing_and_one_of_another_version_are_made_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "cache"))
+    expected = OfficialGames(root).samples("train")
+    (listing,) = (tmp_path / "cache" / "alfworld").iterdir()
+    whole = listing.read_bytes()
+    for damage in (b"", whole[:-9], b"[{}]"):
+        listing.write_bytes(damage)
+        assert OfficialGames(root).samples("train") == expected
+    listing.write_bytes(whole.replace(b'"walkthrough": ["', b'"walkthrough": ["stale'))
+    assert OfficialGames(root).samples("train") != expected  # the same code reads what it has made
+    monkeypatch.setattr(official, "MADE_BY", "another")
+    assert OfficialGames(root).samples("train") == expected
 
 
 def test_the_release_is_told_by_the_words_of_the_grammar(root: Path) -> None:

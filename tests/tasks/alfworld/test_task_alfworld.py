@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from agentbench_fc.rewards import Status, settle
 from agentbench_fc.session import Session
 from agentbench_fc.tasks.alfworld.engine import NOTHING, Engine, Game
 from agentbench_fc.tasks.alfworld.progress import read_goal
-from agentbench_fc.tasks.alfworld.rules import bleu, listed, nearest, read_actions
+from agentbench_fc.tasks.alfworld.rules import LEAST_BLEU, bleu, listed, nearest, read_actions
 from agentbench_fc.tasks.alfworld.task import AlfworldTask
 
 
@@ -307,6 +308,22 @@ def test_the_first_of_the_nearest_is_taken_and_far_ones_are_not() -> None:
     assert nearest("go to the desk", ["go to bed 1", "go to desk 1", "go to desk 2"]) == "go to desk 1"
     assert nearest("sing", ["look", "help"]) is None
     assert nearest("look", []) is None
+    assert nearest("", ["look"]) is None
+
+
+@given(st.lists(st.sampled_from("go to desk 1 a".split()), min_size=100, max_size=900))
+def test_what_is_too_long_to_be_near_needs_no_reckoning(words: list[str]) -> None:
+    commands = ["go to desk 1", "look"]
+    scores = [bleu(command.split(), words) for command in commands]
+    best = scores.index(max(scores))
+    assert nearest(" ".join(words), commands) == (commands[best] if scores[best] > LEAST_BLEU else None)
+
+
+def test_an_endless_action_is_understood_at_once() -> None:
+    commands = [f"take mug {n} from desk {n}" for n in range(200)]
+    started = time.process_time()
+    assert nearest("take mug 1 from desk 1 " * 40_000, commands) is None
+    assert time.process_time() - started < 2
 
 
 # the shaped reward
@@ -380,6 +397,8 @@ def test_other_goals_have_no_steps(problem: str) -> None:
         ({"processes": 1.5}, "processes is 1.5"),
         ({"sessions_per_process": -1}, "sessions_per_process"),
         ({"max_rss_mb": True}, "max_rss_mb"),
+        ({"max_rss_mb": float("inf")}, "max_rss_mb"),
+        ({"max_rss_mb": float("nan")}, "max_rss_mb"),
         ({"level": "brutal"}, "no level 'brutal'"),
         ({"task_type": "dance"}, "no task_type 'dance'"),
         ({"profile": "agentbench", "actions": "grouped"}, "AgentBench lists all actions"),
@@ -410,6 +429,7 @@ def test_what_is_not_installed_is_named_with_the_line_that_installs_it(
 def test_a_session_imports_nothing_of_the_engine_into_its_own_process() -> None:
     code = """
 import sys
+import time
 from agentbench_fc.registry import load_task
 from agentbench_fc.session import Session
 task = load_task("alfworld", level="easy", processes=1)
