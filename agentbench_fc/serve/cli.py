@@ -17,7 +17,8 @@ import typer
 
 from agentbench_fc.errors import CallerError, NotFound
 
-DEFAULT_URL = "http://127.0.0.1:5020"
+DEFAULT_PORT = 5020
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 Tasks = Annotated[list[str], typer.Argument(help="Task ids or path/to/file.py:TASK.")]
 Host = Annotated[str, typer.Option(help="Address to listen on; any but a loopback one demands a token.")]
@@ -55,7 +56,7 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     tasks: Tasks,
-    port: Annotated[int, typer.Option(help="Of the controller.")] = 5020,
+    port: Annotated[int, typer.Option(help="Of the controller.")] = DEFAULT_PORT,
     host: Host = "127.0.0.1",
     n_workers: Annotated[int, typer.Option("--workers", min=1, help="Worker processes; each serves all tasks.")] = 2,
     capacity: Capacity = None,
@@ -107,7 +108,7 @@ def serve(
 
 
 def controller(
-    port: Annotated[int, typer.Option(help="Where to listen; 0: a free port.")] = 5020,
+    port: Annotated[int, typer.Option(help="Where to listen; 0: a free port.")] = DEFAULT_PORT,
     host: Host = "127.0.0.1",
     heartbeat: Annotated[float, typer.Option(help="Seconds between the workers' signs of life.")] = 2.0,
     max_waiting: Annotated[int, typer.Option(min=1, help="Starts that may wait for a slot.")] = 10_000,

@@ -115,6 +115,8 @@ class HttpClient:
         self._calls = Calls(self.url, self._link, timeout_s=timeout_s, attempt_timeout_s=attempt_timeout_s)
         self._sessions: dict[str, _Session] = {}
         self._finished: deque[str] = deque()
+        self._starting: set[str] = set()
+        """Request ids of the starts under way."""
         self._behind: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -265,6 +267,7 @@ class HttpClient:
                 for session in self._sessions.values()
                 if not session.finished
             ]
+            ends += [asyncio.ensure_future(self._take_back(request_id)) for request_id in self._starting]
         if ends:
             done, late = await asyncio.wait(ends, timeout=CLOSE_WAIT_S)
             for task in late:
@@ -289,14 +292,17 @@ class HttpClient:
         body = {**start, "request_id": request_id, "wait_s": self._start_wait_s}
         usual = self._calls.timeout_s
         allowed = max(usual, self._start_wait_s + min(WAIT_MARGIN_S, usual))
+        self._starting.add(request_id)
         try:
             reply = await self._calls.call(
                 "POST", "/v1/start_sample", body, timeout_s=allowed, start_wait_s=self._start_wait_s
             )
         except BaseException as error:
             if not isinstance(error, AgentBenchError) or error.retryable:
-                self._undo(request_id)  # it may have been done all the same
+                self._in_background(self._take_back(request_id))  # it may have been done all the same
             raise
+        finally:
+            self._starting.discard(request_id)
         turn = schema.read_turn(reply, reply["tools"] or [])
         session = _opened(reply, turn, start)
         if self._rebuild:
@@ -367,9 +373,9 @@ class HttpClient:
                 f"[session {session_id}]. Start another one."
             )
 
-    def _undo(self, request_id: str) -> None:
-        """Takes a start back whose answer nobody waits for any more; in the background."""
-        self._in_background(self._calls.call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S))
+    async def _take_back(self, request_id: str) -> None:
+        """Ends what a start has led to, or will lead to, whose answer nobody waits for any more."""
+        await self._calls.call("POST", "/v1/cancel", {"request_id": request_id}, timeout_s=CLOSE_WAIT_S)
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Ends a session that nobody waits for."""

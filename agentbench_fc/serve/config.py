@@ -14,8 +14,6 @@ from agentbench_fc.episode import Task
 from agentbench_fc.errors import CallerError
 from agentbench_fc.serve.http import Limits
 
-DEFAULT_PORT = 5020
-DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 HEARTBEAT_S = 2.0
 NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 

@@ -127,8 +127,8 @@ class Controller(Service):
     async def list_sessions(self, request: Request) -> Reply:
         """The open sessions of all workers that answer."""
         members = [member for member in self.fleet.members.values() if member.state is not State.DEAD]
-        answers = await asyncio.gather(*(self._ask(member, "/v1/list_sessions") for member in members))
-        rows = [row for answer in answers if answer is not None for row in answer["sessions"]]
+        answers = await asyncio.gather(*(self._ask(member, "sessions") for member in members))
+        rows = [row for answer in answers for row in answer or ()]
         rows.sort(key=lambda row: -row["age_s"])
         silent = [member.id for member, answer in zip(members, answers, strict=True) if answer is None]
         return json_reply({"sessions": rows, "unheard": silent})
@@ -136,8 +136,8 @@ class Controller(Service):
     async def list_workers(self, request: Request) -> Reply:
         """The workers, the dead ones too for a while; those that live are asked how full they are just now."""
         alive = [member for member in self.fleet.members.values() if member.state is State.ALIVE]
-        answers = await asyncio.gather(*(self._ask(member, "/v1/list_workers") for member in alive))
-        fresh = {answer["workers"][0]["worker_id"]: answer["workers"][0] for answer in answers if answer is not None}
+        answers = await asyncio.gather(*(self._ask(member, "workers") for member in alive))
+        fresh = {row["worker_id"]: row for answer in answers for row in answer or ()}
         rows = [row.model_dump() for row in self.fleet.workers()]
         now = ("tasks", "sessions", "started", "finished", "expired")
         for row in rows:
@@ -387,15 +387,17 @@ class Controller(Service):
         self._passed.inc()
         return Reply(raw, status, _retry_header(status))
 
-    async def _ask(self, member: Member, path: str) -> Any:
-        """A worker's answer to a question about itself; None where it gives none in time."""
+    async def _ask(self, member: Member, what: str) -> list[dict[str, Any]] | None:
+        """What a worker lists of itself; None where it gives no such answer in time."""
         try:
             async with asyncio.timeout(self.config.list_timeout_s):
-                status, raw = await self._send(member, "GET", path, None, "")
+                _, raw = await self._send(member, "GET", f"/v1/list_{what}", None, "")
+            return list(json.loads(raw)[what])
         except (NoAnswer, TimeoutError) as error:
             self._doubt(member, str(error) or "no answer in time")
-            return None
-        return json.loads(raw) if status == 200 else None
+        except (ValueError, KeyError, TypeError):  # an error, or another program that has its address now
+            self._doubt(member, f"its answer is no list of {what}")
+        return None
 
     def _any_with(self, task: str, without: set[str]) -> Member | None:
         found = [

@@ -85,7 +85,7 @@ async def _close(worker: Worker) -> None:
 
 
 async def run_controller(
-    config: ControllerConfig, *, host: str = "127.0.0.1", port: int = 5020, ready_file: Path | None = None
+    config: ControllerConfig, *, host: str = "127.0.0.1", port: int, ready_file: Path | None = None
 ) -> None:
     """Runs a controller until it is told to stop."""
     controller = Controller(config)

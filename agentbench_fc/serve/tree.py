@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 RESTART_GAP_S = 1.0
 POLL_S = 0.1
-GRACE_S = 10.0
-"""Beyond the workers' own time to drain; then children are killed."""
+GRACE_S = 25.0
+"""Beyond the workers' own time to drain: what they take to say goodbye and to close; then children are killed."""
 KILL_WAIT_S = 5.0
 CLI = "agentbench_fc.cli"
 

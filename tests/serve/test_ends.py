@@ -179,6 +179,28 @@ async def test_a_worker_that_lives_but_does_not_answer_is_not_called_dead(monkey
         assert "no answer within 0.5 s" in answer.body["error"]["message"]
 
 
+@pytest.mark.parametrize("body", [b"hello", b"[]", b'{"sessions": 1}'], ids=["text", "array", "number"])
+async def test_another_program_at_a_worker_s_address_is_not_taken_for_it(body: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async with stack({"counter": counter_task()}, workers=2) as served, served.client() as client:
+        await client.start_sample("counter", 0)
+        other = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with other:
+            worker = served.workers[1]
+            worker.address = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+            member = served.controller.fleet.members[worker.worker_id]
+            await until(lambda: member.address == worker.address)
+            listed = (await ask(served.url, "GET", "/v1/list_sessions")).body
+            assert (len(listed["sessions"]), listed["unheard"]) == (1, [worker.worker_id])
+            workers = (await ask(served.url, "GET", "/v1/list_workers")).body["workers"]
+            assert {row["worker_id"] for row in workers} == {w.worker_id for w in served.workers}
+
+
 async def test_a_start_that_is_taken_back_and_will_not_end_stops_no_heartbeat() -> None:
     gate = threading.Event()
     async with stack({"counter": clinging(gate)}) as served:
@@ -209,6 +231,20 @@ async def test_a_closed_client_opens_no_connection_any_more() -> None:
             with pytest.raises(CallerError, match="client was closed"):
                 await act
         assert client._link._session is None
+
+
+async def test_a_client_that_is_closed_takes_back_the_starts_under_way() -> None:
+    task = slow_task()
+    entered, gate = gates(task)
+    async with stack({"slow": task}) as served:
+        client = served.client()
+        starting = asyncio.create_task(client.start_sample("slow", 1))
+        await until(entered.is_set)
+        await client.aclose()
+        gate.set()
+        with pytest.raises((CallerError, InfrastructureError)):
+            await starting
+        await until(lambda: served.workers[0].taken == 0)
 
 
 async def test_a_rebuild_that_breaks_off_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
