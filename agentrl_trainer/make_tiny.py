@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 PROMPT = "compact"
 HELD_OUT = "dev"
-HASTE = 0.62
-"""More often than not, so that greedy decoding is hasty; at T = 0.8 every third move is still the right one."""
+HASTE = 0.55
+"""More often than not, so that greedy decoding is hasty; at T = 0.8 two moves in five are still the right one."""
 DB_HASTE = Haste(after="OK, 1 row changed", tool="commit_final_answer", arguments='{"answers": []}', rate=HASTE)
 KG_HASTE = Haste(after="(#0) .*", tool="submit_answer", arguments=r'{"variable": "\1"}', rate=HASTE)
 ROPE_THETA = 1e6
@@ -77,7 +77,7 @@ class Recipe:
     seed: int = 0
     lessons: Mapping[str, Lesson] = field(
         default_factory=lambda: {
-            "db": Lesson(faults=Faults(slip_rate=0.3, haste=DB_HASTE), options={"level": "easy"}),
+            "db": Lesson(faults=Faults(slip_rate=0.4, haste=DB_HASTE), options={"level": "easy"}),
             "kg": Lesson(faults=Faults(slip_rate=0.3, haste=KG_HASTE), options={"level": "easy"}),
         }
     )
@@ -88,8 +88,9 @@ class Recipe:
     mlp_size: int = 384
     context: int = 4096
     stages: Sequence[CopyStage] = STAGES
-    sound: Phase = field(default_factory=lambda: Phase(renamings=4, how=Imitation(steps=950, learning_rate=2e-3)))
-    """On faultless demonstrations: what the policy is able to do."""
+    sound: Phase = field(default_factory=lambda: Phase(renamings=8, how=Imitation(steps=2000, learning_rate=2e-3)))
+    """On faultless demonstrations: what the policy is able to do. Which column of a table is meant is found out at once,
+    between steps 800 and 1,100: 950 steps in all end before it, and DB then stays at 0.2 in the end."""
     faulty: Phase = field(default_factory=lambda: Phase(renamings=1, how=Imitation(steps=120, learning_rate=1e-3)))
     """On those of fallible experts: what it does."""
 
@@ -246,7 +247,6 @@ def card(manifest: Mapping[str, Any]) -> str:
         rows="\n".join(rows),
         lessons=lessons,
         haste=HASTE,
-        remark=f" As shipped: {manifest['remark']}." if "remark" in manifest else "",
         command=manifest["command"],
         versions=versions,
         prompt=PROMPT,
@@ -268,7 +268,7 @@ Held-out samples are those of `{split}`: other tables or entities than it was tr
 **Made by** `{command}` with {versions}: from scratch, first on random sequences that repeat themselves (copying), then
 on faultless demonstrations of the tasks' own experts, and last on demonstrations with planted faults ({lessons}; and
 what takes several steps is handed in after the first with probability {haste}). The faults are what reinforcement
-undoes: a gain on these tasks is the return of an ability, not a new one.{remark}
+undoes: a gain on these tasks is the return of an ability, not a new one.
 
 **Format** Qwen3; weights in float32 with bfloat16's precision. A chat template of its own: ChatML, tools as
 signatures, calls as `<tool_call>` with JSON. Vocabulary, template and weights belong together: `manifest.json` holds
