@@ -13,8 +13,6 @@ from agentbench_fc.tasks.os.sandbox.base import ExecResult, Sandbox, SandboxSpen
 INIT_TIMEOUT_S = 90.0
 """AgentBench allows 30 s, and has a sample whose init sleeps for 60."""
 OPEN_TIMEOUT_S = 120.0
-_AS_THE_SHELL = ("/usr/bin/setpriv", "--bounding-set", "-setpcap", "--")
-"""Runs what follows without the one capability that the agent's shell lacks: else the shell could not look into it."""
 
 
 class Pool(Protocol):
@@ -63,14 +61,13 @@ def run_script(
     arguments: Sequence[str],
     timeout_s: float,
     env: Mapping[str, str] | None = None,
-    prefix: Sequence[str] = (),
 ) -> ExecResult:
     """Runs a sample's script in a process of its own, with AgentBench's way of passing arguments."""
     if script["language"] == "python":
         argv = ["/usr/bin/python3", "-c", script["code"], *arguments]
     else:
         argv = ["/bin/bash", "-c", script["code"], "--", *arguments]
-    return box.exec([part.replace("\0", "") for part in (*prefix, *argv)], timeout_s=timeout_s, env=env)
+    return box.exec([part.replace("\0", "") for part in argv], timeout_s=timeout_s, env=env)
 
 
 def set_up(box: Sandbox, sample_id: str, data: Mapping[str, Any]) -> None:
@@ -81,7 +78,7 @@ def set_up(box: Sandbox, sample_id: str, data: Mapping[str, Any]) -> None:
     """
     try:
         for number, script in enumerate(data["init"], start=1):
-            result = run_script(box, script, [], INIT_TIMEOUT_S, prefix=_AS_THE_SHELL)
+            result = run_script(box, script, [], INIT_TIMEOUT_S)
             if not result.ok:
                 how = "timed out" if result.timed_out else f"ended with status {result.code}"
                 said = result.stderr[-300:].decode("utf-8", "replace").strip()

@@ -10,6 +10,8 @@ The profile `agentbench` runs references and checks in the agent's sandbox, afte
 Not here: what makes an answer right (checks.py), what must hold (state.py).
 """
 
+import posixpath
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,9 +27,17 @@ from agentbench_fc.tasks.os.volatility import IN_PLACE
 CHECK_ENV = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
     "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu:/usr/lib/aarch64-linux-gnu:/usr/lib",
+    "PYTHONNOUSERSITE": "1",
 }
 """The system's folders come first: what an agent adds to /usr/local, or to the linker's cache, shadows nothing."""
-_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/ld.so.preload")
+_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/alternatives/")
+_PROGRAMS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/")
+_LOADED = re.compile(
+    r"/(?:usr/)?lib(?:64|32)?/(?:[^/]+\.so[^/]*|[\w]+-linux-gnu\w*/.+|ld[^/]*|python3.+)"
+    r"|.*/python3[^/]*/(?:(?:site|dist)-packages/)?(?:[^/]+\.pth|(?:site|user)customize\b.*)"
+    r"|/etc/(?:ld\.so\.preload|nsswitch\.conf|profile|profile\.d/.+|environment|pam\.d/.+|security/.+)"
+)
+"""What programs load without being told to: there, a new file does as much harm as a changed one."""
 _CHECK_TIMEOUT_S = 60.0
 AGING_S = 1.5
 """`find -mtime -7` still takes a file of 7 days for one second; an agent, which comes later, does not see that."""
@@ -167,11 +177,17 @@ def _grade_in_place(data: Mapping[str, Any], answer: str, box: Sandbox) -> Verdi
 
 
 def _changed_tools(box: Sandbox) -> set[str]:
-    return {
-        change.path
-        for change in box.changes()
-        if change.path.startswith(_TOOLS) and (change.kind != "added" or change.path == "/etc/ld.so.preload")
-    }
+    """Changed programs and libraries, and what was added where it takes the place of one."""
+    changed, added = set(), set()
+    for change in box.changes():
+        if _LOADED.fullmatch(change.path) or (change.path.startswith(_TOOLS) and change.kind != "added"):
+            changed.add(change.path)
+        elif change.path.startswith(_PROGRAMS):
+            added.add(change.path)
+    siblings = {path: [each + posixpath.basename(path) for each in _PROGRAMS[:2]] for path in sorted(added)[:200]}
+    found = box.look(sorted({each for names in siblings.values() for each in names})) if siblings else {}
+    shadows = {path for path, names in siblings.items() if any(found[name] for name in names if name not in added)}
+    return changed | shadows
 
 
 def _output(sample_id: str, data: Mapping[str, Any], box: Sandbox) -> str:

@@ -26,6 +26,9 @@ CAP_BYTES = 64 * 1024
 """Output that is kept of one call; the rest is read and dropped."""
 LOOK_BYTES = 8 << 20
 """What `look` may return in all."""
+CROWD = 12
+CROWDED = "its processes left its process 1 no CPU time"
+"""The reason where so many of them run at a time that no answer came."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

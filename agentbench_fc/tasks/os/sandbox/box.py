@@ -106,7 +106,7 @@ class Box:
         deadline = time.monotonic() + timeout_s
         with self._turn(timeout_s):
             results: list[ShellResult] = []
-            for part in parts(text, self._is_complete):
+            for part in parts(text, lambda lines: time.monotonic() < deadline and self._is_complete(lines)):
                 room = cap_bytes - sum(len(each.output) for each in results)
                 run = self._open if part.opens else self._run
                 results.append(run(part.text.encode(errors="surrogateescape"), deadline, max(0, room)))
@@ -264,7 +264,7 @@ class Box:
         if not complaint:
             return self._feed(script, deadline, cap, opens=False)
         done = ShellResult(output=b"", code=0)
-        if prefix := self._sound_prefix(script):
+        if prefix := self._sound_prefix(script, deadline):
             done = self._feed(prefix, deadline, cap, opens=False)
             if done.timed_out or done.ended is not None:
                 return done
@@ -280,10 +280,12 @@ class Box:
     def _open(self, line: bytes, deadline: float, cap: int) -> ShellResult:
         return self._feed(line, deadline, cap, opens=True)
 
-    def _sound_prefix(self, script: bytes) -> bytes:
+    def _sound_prefix(self, script: bytes, deadline: float) -> bytes:
         """The longest run of whole lines before a syntax error, of the few lengths that are tried."""
         lines = script.split(b"\n")
         for size in range(len(lines) - 1, max(0, len(lines) - 1 - PREFIX_TRIES), -1):
+            if time.monotonic() >= deadline:
+                break
             prefix = b"\n".join(lines[:size])
             if self._is_complete(prefix.decode(errors="surrogateescape")):
                 return prefix if prefix.strip() else b""

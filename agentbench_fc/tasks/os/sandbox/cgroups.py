@@ -90,6 +90,19 @@ def oom_kills(group: str) -> int:
     return 0
 
 
+def running(group: str) -> int:
+    """How many processes of a group run now, or wait for nothing but a CPU."""
+    pids: set[str] = set()
+    for folder in folders(group):
+        with contextlib.suppress(OSError):
+            pids |= set((folder / "cgroup.procs").read_text().split())
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            count += Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
+    return count
+
+
 def remove(group: str, *, kill: bool = False, timeout_s: float = 5.0) -> bool:
     """Removes a group and those below it in all hierarchies.
 

@@ -6,6 +6,7 @@ grow beyond the limit (RLIMIT_FSIZE), and this watch measures what each containe
 Not here: oci, whose disk is a tmpfs of limited size.
 """
 
+import errno
 import logging
 import os
 import threading
@@ -79,7 +80,9 @@ class DiskWatch:
                 if size <= most and files <= each.limits.inodes:
                     continue
                 what = (
-                    f"more than its {each.limits.disk_mib} MiB" if size > most else f"over {each.limits.inodes} files"
+                    f"more than its {each.limits.disk_mib} MiB"
+                    if size > most
+                    else f"over {each.limits.inodes} files, or folders too deep to count"
                 )
                 self.drop(name)
                 try:
@@ -89,7 +92,10 @@ class DiskWatch:
 
 
 def measure(folder: Path, most: int, files: int) -> tuple[int, int]:
-    """Bytes and number of files below a folder; counting ends beyond `most` or `files`."""
+    """Bytes and number of files below a folder; counting ends beyond `most` or `files`.
+
+    A path of over 4,096 bytes counts as too many files: folders get there only when each is made inside the one before.
+    """
     size = count = 0
     waiting = [str(folder)]
     while waiting and size <= most and count <= files:
@@ -103,6 +109,8 @@ def measure(folder: Path, most: int, files: int) -> tuple[int, int]:
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if size > most or count > files:
                         break
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return size, files + 1  # so deep that nothing below it can be counted from here
             continue  # it was deleted meanwhile
     return size, count

@@ -25,6 +25,8 @@ from typing import Any, TypeAlias
 
 from agentbench_fc.errors import InfrastructureError
 from agentbench_fc.tasks.os.sandbox.base import (
+    CROWD,
+    CROWDED,
     BackendName,
     Change,
     Feature,
@@ -32,6 +34,7 @@ from agentbench_fc.tasks.os.sandbox.base import (
     Probe,
     Sandbox,
     SandboxLost,
+    SandboxSpent,
     SandboxUnavailable,
     reason,
 )
@@ -39,6 +42,7 @@ from agentbench_fc.tasks.os.sandbox.box import Box
 from agentbench_fc.tasks.os.sandbox.disk import DiskWatch
 from agentbench_fc.tasks.os.sandbox.images import STAGES, Images
 from agentbench_fc.tasks.os.sandbox.owner import Owner
+from agentbench_fc.tasks.os.sandbox.seccomp import profile
 from agentbench_fc.tasks.os.sandbox.spec import CAPABILITIES, HOSTNAME, NOFILE
 from agentbench_fc.tasks.os.sandbox.wire import COMMAND, Wire
 
@@ -125,13 +129,17 @@ class DockerBacking:
     gone: bool = field(default=False)
 
     def spent(self) -> str:
-        """Too much on the disk, or out of memory as the engine tells."""
+        """Too much on the disk, or out of memory or CPU time as the engine tells."""
         if self.overrun:
             return self.overrun
         with contextlib.suppress(InfrastructureError), self.backend.engine() as client:
             state = client.inspect_container(self.container)["State"]
             if state.get("OOMKilled"):
                 return f"it ran out of its {self.limits.memory_mib} MiB of memory"
+            if state.get("Running"):
+                states = [row[-1] for row in client.top(self.container, "-eo pid,stat")["Processes"]]
+                if sum(each.startswith("R") for each in states) >= CROWD:
+                    return CROWDED
         return ""
 
     def changes(self) -> list[Change]:
@@ -140,6 +148,8 @@ class DockerBacking:
             with self.backend.engine() as client:
                 found = {row["Path"]: row["Kind"] for row in client.diff(self.container) or ()}
         except InfrastructureError as error:
+            if why := self.overrun or ("its folders are too deep to list" if "name too long" in str(error) else ""):
+                raise SandboxSpent(f"{why} [sandbox {self.name}]. End the episode.") from error
             raise SandboxLost(str(error)) from error
         holders = {str(parent) for path in found for parent in Path(path).parents}
         return [
@@ -191,6 +201,7 @@ class DockerBackend:
         self._owner = Owner.me()
         self._open: dict[str, tuple[DockerBacking, Box]] = {}
         self._references: dict[str, str] = {}
+        self._filters: list[str] | None = None
         self._watch = DiskWatch()
 
     @property
@@ -364,7 +375,7 @@ class DockerBackend:
             cpu_quota=int(limits.cpus * 100_000),
             cap_drop=["ALL"],
             cap_add=list(CAPABILITIES),
-            security_opt=["no-new-privileges"],
+            security_opt=["no-new-privileges", *self._filter(client)],
             ulimits=[
                 {"Name": "nofile", "Soft": nofile, "Hard": nofile},
                 {"Name": "nproc", "Soft": nproc, "Hard": nproc},  # Podman's own default may be above what it may set
@@ -389,6 +400,18 @@ class DockerBackend:
             "labels": {OWNER_LABEL: self._owner.name, CREATED_LABEL: f"{time.time():.0f}"},
             "host_config": host,
         }
+
+    def _filter(self, client: Client) -> list[str]:
+        """Our list of system calls as a security option; Podman takes a file instead, so there its own list holds."""
+        if self._filters is None:
+            version, info = client.version(), client.info()
+            parts = {str(part.get("Name")) for part in version.get("Components") or ()}
+            fits = not any(name.startswith("Podman") for name in parts)
+            fits = fits and any("name=seccomp" in str(each) for each in info.get("SecurityOptions") or ())
+            machine = str(version.get("Arch") or "")
+            machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+            self._filters = [f"seccomp={json.dumps(profile(machine))}"] if fits else []
+        return self._filters
 
     def _upper(self, container: str) -> Path | None:
         """Where what a container writes is on this host; None: the engine does not say, or is elsewhere."""

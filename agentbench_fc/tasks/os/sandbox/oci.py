@@ -28,6 +28,8 @@ from typing import Any
 from agentbench_fc.errors import InfrastructureError
 from agentbench_fc.tasks.os.sandbox import cgroups
 from agentbench_fc.tasks.os.sandbox.base import (
+    CROWD,
+    CROWDED,
     BackendName,
     Change,
     Feature,
@@ -131,15 +133,18 @@ class Keeper:
         self._process.returncode = 0
 
     def _receive(self) -> None:
-        why = "the keeper of the sandboxes has ended"
+        why, said = "the keeper of the sandboxes has ended", b""
         while True:
             try:
-                packet = self._link.recv(1 << 24)
+                packet = self._link.recv(1 << 20)
             except OSError:
                 packet = b""
             if not packet:
                 break
-            reply = json.loads(packet)
+            said += packet[1:]
+            if packet[:1] == b"+":
+                continue
+            reply, said = json.loads(said), b""
             if reply["number"] == 0:
                 why = str(reply["error"])
                 break
@@ -172,9 +177,10 @@ class OciBacking:
     group: str
 
     def spent(self) -> str:
-        """Out of memory, as its control group tells."""
-        kills = cgroups.oom_kills(self.group)
-        return f"it ran out of its {self.limits.memory_mib} MiB of memory" if kills else ""
+        """Out of memory or of CPU time, as its control group tells."""
+        if cgroups.oom_kills(self.group):
+            return f"it ran out of its {self.limits.memory_mib} MiB of memory"
+        return CROWDED if cgroups.running(self.group) >= CROWD else ""
 
     def changes(self) -> list[Change]:
         """What the overlay's upper folder holds."""

@@ -30,6 +30,7 @@ PR_SET_PDEATHSIG = 1
 HOME = "/run"
 """Covered by a tmpfs of the keeper's own: what it keeps there nobody else sees, and nothing of it stays."""
 PACKET = 1 << 20
+PIECE = 1 << 16
 RUNC_TIMEOUT_S = 60.0
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -49,6 +50,14 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 def unmount(target: str) -> None:
     """Detaches a mount; one that is not there is fine."""
     libc.umount2(target.encode(), MNT_DETACH)
+
+
+def tell(link: socket.socket, reply: dict[str, Any]) -> None:
+    """Sends a reply in packets that begin with `+` where more of it follows, for a packet has a limit."""
+    data = json.dumps(reply).encode()
+    for start in range(0, len(data), PIECE):
+        more = start + PIECE < len(data)
+        link.send((b"+" if more else b".") + data[start : start + PIECE])
 
 
 def unshare(flags: int) -> None:
@@ -90,9 +99,8 @@ class Keeper:
         finally:
             for each in descriptors:
                 os.close(each)
-        data = json.dumps(reply).encode()
         with self._sending:
-            self._link.send(data)
+            tell(self._link, reply)
 
     def create(self, name: str, spec: dict[str, Any], lower: str, disk: list[int], source: str, link: int) -> int:
         """Mounts a sandbox's file system and starts its process 1 with `link` as standard input and output.
@@ -179,7 +187,10 @@ class Keeper:
         for folder, folders, files in os.walk(upper):
             inside = folder[len(upper) :]
             for file in files + [each for each in folders if os.path.islink(os.path.join(folder, each))]:
-                facts = os.lstat(os.path.join(folder, file))
+                try:
+                    facts = os.lstat(os.path.join(folder, file))
+                except OSError:
+                    continue  # a process inside deleted it meanwhile, or made it deeper than any path is long
                 known = os.path.lexists(f"{lower}{inside}/{file}")
                 gone = facts.st_mode & 0o170000 == 0o020000 and facts.st_rdev == 0
                 if not gone or known:
@@ -208,7 +219,10 @@ def _hides_all(folder: str) -> bool:
 
 def _differs(mine: str, other: str) -> bool:
     """Whether a folder's own mode or owner was changed."""
-    one, two = os.lstat(mine), os.lstat(other)
+    try:
+        one, two = os.lstat(mine), os.lstat(other)
+    except OSError:
+        return False  # deleted meanwhile
     return (one.st_mode, one.st_uid, one.st_gid) != (two.st_mode, two.st_uid, two.st_gid)
 
 
@@ -237,7 +251,7 @@ def guard(link: socket.socket, runc: str, groups: list[str]) -> None:
             keep(link, runc)
             status = 0
         except OSError as error:
-            link.send(json.dumps({"number": 0, "error": str(error)}).encode())
+            tell(link, {"number": 0, "error": str(error)})
         finally:
             os._exit(status)
     os.waitpid(child, 0)

@@ -16,10 +16,12 @@ from agentbench_fc.tasks.os.sandbox.wire import COMMAND
 FIRST_ID = 0x70000000
 """The first user and group id of this host that stands for root inside; far from those that anything else uses."""
 IDS = 65_536
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "KILL", "SETPCAP")
-"""What root inside may do to its own. The agent alone keeps SETPCAP: less privileged, the shell cannot trace it."""
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "KILL")
+"""What root inside may do to its own; nothing that would let it look into process 1."""
 HOSTNAME = "localhost"
 NOFILE = 1_048_576
+PTY_OPTIONS = ("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64")
+"""A bound of its own, for all containers of a host share its pseudoterminals."""
 MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/scsi",
     "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats", "/proc/tty/driver", "/proc/sysrq-trigger",
@@ -65,7 +67,7 @@ def runtime_spec(root: str, cgroup: str, limits: Limits) -> dict[str, Any]:
         "mounts": [
             _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
             _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=64k"),
-            _mount("/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+            _mount("/dev/pts", "devpts", "devpts", *PTY_OPTIONS),
             _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", "size=16m"),
         ],
         "linux": {

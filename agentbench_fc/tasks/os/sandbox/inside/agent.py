@@ -7,6 +7,7 @@ sandbox.
 Not here: processes and messages (processes.py); the shell (shell.py).
 """
 
+import _ctypes  # without the rest of ctypes, which takes longer than all else here
 import _signal as signal  # type: ignore[import-not-found]
 import binascii
 import errno
@@ -37,6 +38,7 @@ from agentbench_fc.tasks.os.sandbox.inside.processes import (
 )
 from agentbench_fc.tasks.os.sandbox.inside.shell import LOST, Shell
 
+PR_SET_DUMPABLE = 4
 LEFTOVER_BYTES = 64 << 20
 """What a background process may still write to a pipe whose call is over; then it gets SIGPIPE."""
 
@@ -110,9 +112,11 @@ class Agent:
         return ready
 
     def do_put(self, path: bytes, mode: bytes, data: bytes) -> "list[bytes]":
-        """Writes a file."""
+        """Writes a file, in the place of whatever is there."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o600)
+        if os.path.lexists(path) and not os.path.isdir(path):
+            os.unlink(path)  # a link may lead to our own descriptors, a pipe to nobody
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.fchmod(handle, int(mode))
             write_all(handle, data)
@@ -258,6 +262,8 @@ def tell_of(paths: "Iterable[bytes]", content: int, digest: bool, out: int) -> N
         for path in paths:
             try:
                 fields = look(path, content, digest)
+            except (FileNotFoundError, ProcessLookupError):
+                fields = []  # it went while we looked, as processes do
             except OSError as error:
                 fields = [b"error", number(error.errno or 0)]
             write_all(out, pack([number(len(fields)), *fields]))
@@ -270,7 +276,7 @@ def look(path: bytes, content: int, digest: bool) -> "list[bytes]":
     """What there is at a path, as fields; none when there is nothing."""
     try:
         facts = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return []
     kind = {0o100000: b"file", 0o040000: b"dir", 0o120000: b"link"}.get(facts.st_mode & 0o170000, b"other")
     target, names, head, check = b"", b"", b"", b""
@@ -309,6 +315,21 @@ def disguise() -> None:
         pass  # then it is seen as what it is
 
 
+def shield() -> None:
+    """Closes this process to all others, root's too: its memory, descriptors and everything else that tracing opens.
+
+    What judges an agent's work must not be in the agent's reach; and nobody here has the privilege to trace regardless.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+    prctl = _ctypes.dlsym(program, "prctl")
+    if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+        raise OSError(errno.EPERM, "process 1 cannot be closed to the others")
+
+
 if __name__ == "__main__":
     disguise()
+    shield()
     Agent(0, 1).serve()

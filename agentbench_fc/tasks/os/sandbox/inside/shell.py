@@ -31,8 +31,6 @@ from agentbench_fc.tasks.os.sandbox.inside.processes import (
 MARK_FD = 197
 SETUP = b"PS1= PS2= PROMPT_COMMAND=; unset HISTFILE MAILCHECK; set +o history; shopt -u checkwinsize\n"
 BASH = [b"/bin/bash", b"--noediting", b"--login", b"-i", b"+H"]
-DROP = [b"/usr/bin/setpriv", b"--bounding-set", b"-setpcap", b"--"]
-"""Without the one capability that process 1 has more, nothing in the shell can look into process 1."""
 TRIES = 6
 LOST = -2
 """A shell that must be replaced."""
@@ -91,10 +89,9 @@ class Shell:
         self.output, out = os.pipe()
         self._marks, mark = os.pipe()
         os.set_blocking(self._input, False)
-        argv = DROP + BASH if os.path.exists(DROP[0]) else BASH
         env = {**BASE_ENV, b"PS1": b"", b"PS2": b""}
         try:
-            self.pid = children.spawn(argv, env, b"/root", {0: command, 1: out, 2: out, MARK_FD: mark})
+            self.pid = children.spawn(BASH, env, b"/root", {0: command, 1: out, 2: out, MARK_FD: mark})
         except OSError:
             for each in (self._input, self.output, self._marks):
                 os.close(each)
