@@ -36,7 +36,7 @@ TEXTS = (str, str | None, Path, Path | None, Model, tuple[TaskMix, ...])
 class _Loader(yaml.SafeLoader):
     """YAML without dates: no field takes one, and JSON, by which other processes get the configuration, has none."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # PyYAML is untyped in this
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -154,7 +154,7 @@ def _assign(raw: dict[str, Any], keys: list[str], given: _Given, override: str) 
             short = SHORT.get(getattr(hint, "__name__", ""))
             inner = {short: inner} if short and inner is not None else {}
         node[key] = node = inner
-    node[last] = given.for_field(_hints(hint).get(last) if dataclasses.is_dataclass(hint) else None)
+    node[last] = given.for_field(_fields_of(hint).get(last))
     return None
 
 

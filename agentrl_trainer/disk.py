@@ -42,8 +42,12 @@ class RunFolder:
     The hold ends with the process, however that ends.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, setting: str = "output=") -> None:
         """Makes the folder where it is missing.
+
+        Args:
+            path: The folder.
+            setting: By which another one is chosen, for messages.
 
         Raises:
             CallerError: it cannot be made or written to.
@@ -55,12 +59,12 @@ class RunFolder:
             self._file: IO[str] = (path / LOCK).open("a", encoding="utf-8")
         except OSError as error:
             raise CallerError(
-                f"the run's folder cannot be written: {error.strerror} [{path}]. Choose another one with output=."
+                f"the run's folder cannot be written: {error.strerror} [{path}]. Choose another one with {setting}."
             ) from error
         if not _locked(self._file):
             self._file.close()
             raise Conflict(
-                f"another run is at work in this folder [{path}]. Wait for its end, or choose another one with output=."
+                f"another run is at work in this folder [{path}]. Wait for its end, or choose another with {setting}."
             )
 
     def close(self) -> None:

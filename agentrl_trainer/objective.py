@@ -11,12 +11,12 @@ Source: docs/algorithms.md names paper and equation of each option.
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 from agentbench_fc.errors import CallerError
 
 
-def check_number(value: float, name: str, advice: str, *, low: float, strict: bool = False) -> None:
+def check_number(value: Any, name: str, advice: str, *, low: float, strict: bool = False) -> None:
     """Refuses what is no number, below `low`, or not finite.
 
     Raises:

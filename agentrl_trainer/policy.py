@@ -123,7 +123,6 @@ def open_policy(
         CallerError: they do not fit each other.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if not (args is None or isinstance(args, RunConfig)):
         raise CallerError(
@@ -151,12 +150,32 @@ def open_policy(
     config = replace(given, model=replace(given.model, path=path), **changes)
     torch.set_num_threads(config.model.threads)
     if loaded is None:
-        path = policy_path(config.model)
-        loaded = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, config.model.dtype))
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(path)
+        loaded, tokenizer = load_policy(policy_path(config.model), config.model.dtype, tokenizer)
     elif tokenizer is None:
         raise CallerError("a loaded model without its tokenizer [processing_class]. Give both, or the model's folder.")
     return Policy(model=loaded, tokenizer=tokenizer, config=config, output=output)
+
+
+def load_policy(
+    path: str, dtype: str = "float32", tokenizer: "PreTrainedTokenizerBase | None" = None
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """The model of a folder, and its tokenizer unless there is one already.
+
+    Raises:
+        CallerError: there is none, or its files are damaged.
+    """
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+        return model, tokenizer or AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise CallerError(
+            f"the policy cannot be loaded: {error} [{path}]. Give a folder that holds what save_pretrained writes: "
+            "config.json, model.safetensors and the tokenizer."
+        ) from error
 
 
 def check_same_model(model: "PreTrainedModel", checkpoint: Path) -> None:

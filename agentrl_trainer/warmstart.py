@@ -17,10 +17,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from agentbench_fc.errors import AgentBenchError, CallerError
 from agentbench_fc.transcript import Recorded, read
+from agentrl_trainer.disk import RunFolder, writing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -99,10 +101,28 @@ def _of_line(line: str, where: str) -> Conversation:
         isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages
     ):
         raise CallerError(f'a line is no conversation {where}. Write {{"messages": […], "tools": […]}}.')
+    for message in messages:
+        _check_message(message, where)
     tools = row.get("tools") or []
     if not isinstance(tools, list):
         raise CallerError(f"tools is no list {where}. Write a list of tools in OpenAI's shape.")
     return Conversation([_for_template(message) for message in messages], tools)
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    """Refuses what a chat template would write as something else than it is."""
+    if not isinstance(message.get("content"), (str, NoneType)):
+        raise CallerError(f"the content of a message is no text {where}. Write a text, or null.")
+    calls = message.get("tool_calls") or []
+    functions = (
+        [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else []
+    )
+    whole = (isinstance(f, dict) and isinstance(f.get("name"), str) and "arguments" in f for f in functions)
+    if not isinstance(calls, list) or not all(whole):
+        raise CallerError(
+            f"the tool calls of a message are not OpenAI's {where}. Write "
+            '[{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}].'
+        )
 
 
 def _for_template(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,26 +270,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         _run(given.model, given.transcripts, given.out, options, given.threads)
     except AgentBenchError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return error.exit_code
     return 0
 
 
 def _run(model: str, transcripts: Path, out: Path, options: WarmStart, threads: int) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+    from transformers import set_seed
 
     from agentrl_trainer.config import Model
-    from agentrl_trainer.policy import policy_path
+    from agentrl_trainer.policy import load_policy, policy_path
 
     conversations = read_conversations(transcripts)
+    path = policy_path(Model(path=model))
     torch.set_num_threads(threads)
     set_seed(options.seed)
-    path = policy_path(Model(path=model))
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    policy = AutoModelForCausalLM.from_pretrained(path)
-    loss = warm_start(policy, tokenizer, conversations, options)
-    policy.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    policy, tokenizer = load_policy(path)
+    with RunFolder(out, setting="--out"):  # before the work, not after it
+        loss = warm_start(policy, tokenizer, conversations, options)
+        with writing("the model", out):
+            policy.save_pretrained(out)
+            tokenizer.save_pretrained(out)
     print(f"{len(conversations)} conversations, loss {loss:.3f}: {out}")
 
 

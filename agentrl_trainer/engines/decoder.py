@@ -285,11 +285,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _load(path: Path, device: torch.device, dtype: str) -> Any:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise CallerError(
             f"no causal model can be loaded: {error} [{path}]. Give a folder with config.json and model.safetensors."
         ) from error

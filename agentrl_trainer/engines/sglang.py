@@ -209,10 +209,14 @@ class SGLangEngine:
 
     async def _wait_until_ready(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
+        told = False
         while True:
             try:
                 await self._server.get("/health", timeout_s=min(HEALTH_S, timeout_s))
             except InfrastructureError as error:
+                if not told:
+                    logger.warning("%s is waited for, %.0f s at most: %s", self.name, timeout_s, error)
+                    told = True
                 if time.monotonic() + CONNECT_PAUSE_S >= end:
                     raise InfrastructureError(
                         f"no SGLang server was ready within {timeout_s:g} s [{self.name}]: {error} "

@@ -97,7 +97,7 @@ class SGLangServer:
             raise InfrastructureError(
                 f"no answer to {path} within {timeout_s:.3g} s [{self.url}]. Repeat it on another engine."
             ) from None
-        except aiohttp.InvalidURL as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise CallerError(f"{self.url!r} is no address [engines]. Use http://host:port.") from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise ServerGone(

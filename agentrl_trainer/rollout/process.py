@@ -20,6 +20,7 @@ import queue
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -43,6 +44,8 @@ CREDITS = 2
 """Groups that may be under way to the trainer."""
 HEARTBEAT_S = 30.0
 """A process that says nothing for so long is dead; it speaks every second."""
+READY_S = 20.0
+"""Beyond `rollout.start_timeout_s`, so that an engine that is not ready by then can be named."""
 PUBLISH_S = 300.0
 CLOSE_S = 10.0
 
@@ -100,7 +103,7 @@ class RolloutProcess:
                 {"op": "start", "config": to_dict(self._config), "done": self._done, "logs": str(logs)},
             )
             self._receiver.start()
-            self._ready.result(timeout_s)
+            self._wait_until_ready(timeout_s + READY_S)
             self._send({"op": "credit", "count": CREDITS})
         except TimeoutError:
             self.close()
@@ -112,6 +115,18 @@ class RolloutProcess:
             self.close()
             raise
         return self
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        """Until it says that it is; meanwhile the log says where it is."""
+        end, every = time.monotonic() + timeout_s, self._config.batch.stall_report_s
+        while True:
+            try:
+                return self._ready.result(max(0.0, min(every, end - time.monotonic())))
+            except TimeoutError:
+                if time.monotonic() >= end:
+                    raise
+                last = self._child.log_tail().rpartition("\n")[2] if self._child else ""
+                logger.warning("the rollout process is not ready yet; its log ends: %s", last or "(nothing)")
 
     def get_group(self, timeout: float) -> Group | None:
         """The next finished group, or None after `timeout` seconds.
@@ -204,6 +219,8 @@ class RolloutProcess:
             return
         with contextlib.suppress(OSError):  # a reader of ours wakes up, the other side sees the end
             self._child.socket.shutdown(2)
+        if not self._ready.done():  # it is loading and does not listen; no session is open yet
+            self._child.kill()
         self._child.end(CLOSE_S)
         if self._receiver is not None and self._receiver.is_alive():
             self._receiver.join(CLOSE_S)

@@ -193,6 +193,24 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     code = warmstart.main(["--model", "x", "--transcripts", str(tmp_path / "none"), "--out", str(tmp_path)])
     assert code == 2
     assert "cannot be read" in capsys.readouterr().err
+    file = tmp_path / "t.jsonl"
+    for message, told in (
+        ({"role": "assistant", "tool_calls": 3}, "not OpenAI's"),
+        ({"role": "assistant", "tool_calls": [{"id": 1}]}, "not OpenAI's"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, "not OpenAI's"),
+        ({"role": "assistant", "content": [{"type": "text", "text": "x"}]}, "is no text"),
+    ):
+        file.write_text(json.dumps({"messages": [message]}) + "\n")
+        assert warmstart.main(["--model", "x", "--transcripts", str(file), "--out", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err
+    file.write_text('{"messages": [{"role": "assistant", "content": "x"}]}\n')
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    arguments = ["--transcripts", str(file), "--out"]
+    assert warmstart.main([*arguments, str(tmp_path / "o"), "--model", str(tmp_path / "m")]) == 2
+    assert "the policy cannot be loaded" in capsys.readouterr().err
+    assert warmstart.main([*arguments, str(file / "o"), "--model", "tiny-fc"]) == 2
+    assert "choose another one with --out" in capsys.readouterr().err.lower()
 
 
 def test_call_arguments_that_are_no_object_stay_text() -> None:

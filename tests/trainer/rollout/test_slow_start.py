@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from agentbench_fc.errors import InfrastructureError
-from agentrl_trainer.config import RunConfig
+from agentrl_trainer.config import Batch, Evaluation, Rollout, RunConfig
 from agentrl_trainer.rollout import process
 from agentrl_trainer.rollout.process import RolloutProcess
+from agentrl_trainer.rollout.supervisor import Died
 
 
 def test_heartbeats_are_only_missed_once_the_process_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +27,26 @@ def test_heartbeats_are_only_missed_once_the_process_is_ready(tmp_path: Path, mo
             rollout.get_group(10)
     finally:
         rollout.close()
+
+
+def test_an_evaluation_that_takes_too_long_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    config = RunConfig(evaluation=Evaluation(timeout_s=0.3), batch=Batch(stall_report_s=0.2))
+    with RolloutProcess(config, logs=tmp_path, module="slow_rollout") as rollout:
+        with pytest.raises(InfrastructureError, match=r"64 episodes of db.*Raise\s+evaluation.timeout_s") as raised:
+            rollout.evaluate("db", "dev", 64, 0.8, 0)
+        assert not isinstance(raised.value, Died), "another process would be as slow"
+
+
+def test_a_process_that_is_still_loading_is_ended_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "READY_S", 0.2)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    config = RunConfig(rollout=Rollout(start_timeout_s=0.2), batch=Batch(stall_report_s=0.1))
+    rollout = RolloutProcess(config, logs=tmp_path, module="slow_rollout")
+    with pytest.raises(InfrastructureError, match=r"(?s)not ready within 0\.2 s.*start_timeout_s"):
+        rollout.start()
+    assert rollout._child is not None
+    assert rollout._child.process.returncode == -9, "killed, not waited for"
+    assert "not ready yet; its log ends" in caplog.text
