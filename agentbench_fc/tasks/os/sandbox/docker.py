@@ -58,6 +58,7 @@ API_TIMEOUT_S = 60
 MAX_AGE_S = 86_400.0
 """After this a container is removed even when its owner, on another host, may live."""
 INSTALL = "apt-get install -y docker.io && systemctl start docker"
+SOCKET = "unix:///var/run/docker.sock"
 KINDS = ("modified", "added", "deleted")
 
 
@@ -207,7 +208,16 @@ class DockerBackend:
     @property
     def address(self) -> str:
         """Where the engine is."""
-        return self._host or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        return self._host or os.environ.get("DOCKER_HOST") or SOCKET
+
+    @property
+    def _cure(self) -> str:
+        """What makes an engine answer: at an address that somebody chose, that is for them to know."""
+        if self.address == SOCKET:
+            return INSTALL
+        if self.address.startswith("ssh:"):
+            return "pip install paramiko, and see that the host lets you in; or unset DOCKER_HOST"
+        return f"start the engine at {self.address}, or set DOCKER_HOST to one that runs; none at all: {INSTALL}"
 
     @contextlib.contextmanager
     def engine(self) -> Iterator[Client]:
@@ -237,7 +247,7 @@ class DockerBackend:
             raise InfrastructureError(f"the engine says {text} [{self.address}]. Look at the engine.") from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             raise SandboxUnavailable(
-                f"no container engine answers ({_brief(error)}) [{self.address}]. {INSTALL}"
+                f"no container engine answers ({_brief(error)}) [{self.address}]. {self._cure}"
             ) from error
 
     def probe(self, image: str = "default") -> Probe:
@@ -252,7 +262,7 @@ class DockerBackend:
         except InfrastructureError as error:
             text = str(error)
             if "no container engine answers" in text:
-                mend = INSTALL
+                mend = self._cure
             elif "not built" not in text and "not installed" not in text:
                 mend = f"look at the engine at {self.address}"
             return Probe(backend=self.name, ok=False, detail=reason(text), mend=mend)

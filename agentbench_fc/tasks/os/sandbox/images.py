@@ -33,6 +33,11 @@ STAGES = ("ubuntu", "default", "packages")
 SUITE = "bookworm"
 BUILD_TIMEOUT_S = 1800.0
 UNPACK_TIMEOUT_S = 600.0
+_ALONE = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+)
+"""Runs what follows so that all it starts and mounts ends with it, and it with us, whatever kills us."""
 MIND = Callable[[str], None]
 
 
@@ -86,8 +91,8 @@ class Images:
         meta = self._archive(stage).with_suffix(".json")
         try:
             image = Image(**json.loads(meta.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
+        except (FileNotFoundError, NotADirectoryError):
+            return None  # in the second case, whoever makes one will be told
         except (OSError, ValueError, TypeError) as error:
             raise InfrastructureError(f"it cannot be read: {error} [{meta}]. Delete it, and build again.") from error
         return image if (self.folder / image.archive).is_file() else None
@@ -250,13 +255,13 @@ def _make_base(base: str, root: Path) -> None:
         finally:
             _run(["docker", "rm", "-v", made])
         return
-    _run(["debootstrap", "--variant=minbase", SUITE, str(root)])
+    _run([*_ALONE, "debootstrap", "--variant=minbase", SUITE, str(root)])
     shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
     (root / "var/cache/apt/archives/partial").mkdir(parents=True, exist_ok=True)
 
 
 def _install(root: Path, stage: str) -> None:
-    """Runs install.sh inside, in namespaces of its own: what it mounts and starts ends with it."""
+    """Runs install.sh inside."""
     (root / "opt/agentbench-fc").mkdir(parents=True, exist_ok=True)
     shutil.copy2(recipe_folder() / "install.sh", root / "opt/agentbench-fc/install.sh")
     resolver = root / "etc/resolv.conf"
@@ -272,7 +277,7 @@ def _install(root: Path, stage: str) -> None:
     try:
         _run(
             [
-                *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
+                *_ALONE,
                 *("sh", "-c", inner, "sh", str(root), stage),
             ]
         )
