@@ -48,7 +48,9 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "failing init": {"create": {"init": "echo broken >&2; exit 3"}, "evaluation": {"match": "x"}},
     "failing reference": {"evaluation": {"check": [None, TEXT], "example": "exit 9"}},
     "worker": {
-        "create": {"init": "setsid tail -f /dev/null </dev/null >/dev/null 2>&1 &"},
+        "create": {
+            "init": "setsid tail -f /dev/null </dev/null >/dev/null 2>&1 & until pgrep -x tail; do sleep 0.01; done"
+        },
         "evaluation": {"match": "yes"},
     },
 }
