@@ -1,6 +1,7 @@
 """Killed owners, restarted engines, full disks and full pools: nothing is left, and nobody waits for ever."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -161,45 +162,51 @@ def test_a_lost_keeper_is_an_infrastructure_error_and_the_next_start_makes_anoth
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_an_engine_that_restarts_mid_session_is_an_infrastructure_error(
     request: pytest.FixtureRequest,
 ) -> None:
     request.getfixturevalue("engine")  # an engine can run here at all
     home = Path(tempfile.mkdtemp(prefix="afc-"))  # a short path: sockets lie below it
-    _engine("start", home)
     try:
-        made = DockerBackend(host=f"unix://{home}/docker.sock")
-        box = made.create("default")
-        failures: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                box.shell("sleep 60")
-            except InfrastructureError as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        time.sleep(1)
-        pid = int((home / "pid").read_text())
-        os.kill(pid, signal.SIGTERM)
-        until(20, lambda: not Path(f"/proc/{pid}").exists())
-        thread.join(30)
-        assert [type(failure) for failure in failures] == [SandboxLost]
-        with pytest.raises(InfrastructureError):
-            made.create("default")
-        box.close()
-        _engine("start", home)
-        with made.create("default") as another:
-            assert another.exec(["echo", "back"]).stdout == b"back\n"
-        made.close()
-        with DockerBackend(host=f"unix://{home}/docker.sock").engine() as client:
-            for row in client.containers(all=True):
-                client.remove_container(row["Id"], force=True)
-            client.close()
+        _restart_mid_session(home)
     finally:
         _engine("stop", home)
+        gc.collect()  # docker SDK 7.2 leaves the socket of a failed connect to the collector: here, not in another test
     assert not home.exists()
+
+
+def _restart_mid_session(home: Path) -> None:
+    _engine("start", home)
+    made = DockerBackend(host=f"unix://{home}/docker.sock")
+    box = made.create("default")
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            box.shell("sleep 60")
+        except InfrastructureError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(1)
+    pid = int((home / "pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    until(20, lambda: not Path(f"/proc/{pid}").exists())
+    thread.join(30)
+    assert [type(failure) for failure in failures] == [SandboxLost]
+    with pytest.raises(InfrastructureError):
+        made.create("default")
+    box.close()
+    _engine("start", home)
+    with made.create("default") as another:
+        assert another.exec(["echo", "back"]).stdout == b"back\n"
+    made.close()
+    with DockerBackend(host=f"unix://{home}/docker.sock").engine() as client:
+        for row in client.containers(all=True):
+            client.remove_container(row["Id"], force=True)
+        client.close()
 
 
 def _engine(action: str, home: Path) -> None:

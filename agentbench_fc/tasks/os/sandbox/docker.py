@@ -174,7 +174,8 @@ class DockerBacking:
                 client.remove_container(self.container, force=True, v=True)
         except InfrastructureError as error:
             if "404" not in str(error) and "in progress" not in str(error):
-                logger.warning("a container is left for the next sweep: %s [%s]", error, self.name)
+                why = str(error)  # a record that is kept would keep the error's frames, and a socket in them
+                logger.warning("a container is left for the next sweep: %s [%s]", why, self.name)
 
 
 class _ImageGone(InfrastructureError):
