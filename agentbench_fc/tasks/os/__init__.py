@@ -54,7 +54,9 @@ def make(
     from agentbench_fc.tasks.splits import check_level, generated_rows
 
     check_level("os", level, generate.LEVELS, generated_data=data is None)
-    if not 0 < command_timeout_s < (spec.call_timeout_s or float("inf")):
+    _check(backend, warm, max_open)
+    seconds = command_timeout_s if isinstance(command_timeout_s, int | float) else -1
+    if not 0 < seconds < (spec.call_timeout_s or float("inf")):
         raise CallerError(
             f"command_timeout_s is {command_timeout_s!r} [task os]. Use seconds above 0, less than call_timeout_s."
         )
@@ -80,3 +82,16 @@ def make(
         return readers.read_split(sources[split], folder, exclude_suspect, split)
 
     return OsTask(spec, rows, list(sources), make_pool, command_timeout_s=command_timeout_s)
+
+
+def _check(backend: object, warm: object, max_open: object) -> None:
+    """Refuses options that would fail at the first episode only."""
+    from agentbench_fc.errors import did_you_mean
+    from agentbench_fc.tasks.os.sandbox.choose import NAMES
+
+    names = ["auto", *NAMES]
+    if backend not in names:
+        raise CallerError(f"no sandbox backend {backend!r} [task os]. {did_you_mean(str(backend), names)}")
+    for name, value, least in (("warm", warm, 0), ("max_open", 1 if max_open is None else max_open, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise CallerError(f"{name} is {value!r} [task os]. Use a whole number, {least} or more.")

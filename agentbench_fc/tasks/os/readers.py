@@ -13,6 +13,7 @@ Source: AgentBench data/os_interaction at 578c5e9.
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -185,6 +186,11 @@ def _match(given: Any) -> dict[str, Any] | None:
         return {"answer": given, "strip": True}
     if isinstance(given, dict) and ("answer" in given) != ("regex" in given):
         key = "answer" if "answer" in given else "regex"
+        if key == "regex":
+            try:
+                re.compile(str(given[key]))
+            except re.error as error:
+                raise Unplayable(f"its match is no regular expression: {error}") from error
         return {key: str(given[key]), "strip": bool(given.get("strip", True))}
     raise Unplayable("its match is neither a text nor one of answer and regex")
 

@@ -104,6 +104,7 @@ def test_scripts_come_as_text_as_code_and_as_files(tmp_path: Path) -> None:
         ({"create": {"local": "windows"}}, "needs an image 'windows'"),
         ({"evaluation": {}}, "neither match nor check"),
         ({"evaluation": {"match": {"strip": True}}}, "neither a text nor one of answer and regex"),
+        ({"evaluation": {"match": {"regex": "("}}}, "no regular expression"),
         ({"evaluation": {"check": [None, INTEGER]}}, "runs an example, and there is none"),
         ({"evaluation": {"check": {"file": "check/own.py", "language": "python"}}}, "is not there"),
     ],

@@ -200,6 +200,13 @@ def test_without_a_sandbox_a_session_says_what_is_missing(monkeypatch: pytest.Mo
     turn = Session(task, task.samples("dev")[0]).start()
     assert (turn.status, turn.metrics["fault"]) == ("env init failed", "environment")
     assert "docker" in turn.metrics["reason"]
-    task = load_task("os", backend="podman")
-    with pytest.raises(CallerError, match="podman"):
-        task.open(task.samples("dev")[0], 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("backend", "podman"), ("backend", 7), ("warm", -1), ("warm", "two"), ("max_open", 0), ("max_open", "zero"),
+     ("max_open", 1.5), ("warm", True), ("command_timeout_s", "long")],
+)  # fmt: skip
+def test_an_option_that_cannot_be_is_refused_when_the_task_is_loaded(option: str, value: object) -> None:
+    with pytest.raises(CallerError, match=f"{value!r}.*task os"):
+        load_task("os", **{option: value})
