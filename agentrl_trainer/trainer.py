@@ -27,7 +27,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.trainer_utils import TrainOutput
 from trl import GRPOConfig, GRPOTrainer
 
-from agentbench_fc.errors import CallerError, did_you_mean
+from agentbench_fc.errors import CallerError
 from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig, TaskMix
 from agentrl_trainer.disk import writing
@@ -42,23 +42,13 @@ from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
 from agentrl_trainer.staleness import lag_report
+from agentrl_trainer.trl_fields import check_trl
 
 PRIVATE_NAMES = (
     "_compute_loss", "_get_per_token_logps_and_entropies", "_globalstep_last_logged", "_metrics", "_save_checkpoint",
     "_step", "_tr_loss",
 )  # fmt: skip
 """What we use of TRL and its base beyond their public names; a test holds it against the installed release."""
-
-OURS = frozenset(
-    {"output_dir", "max_steps", "learning_rate", "warmup_steps", "lr_scheduler_type", "weight_decay", "adam_beta1",
-     "adam_beta2", "max_grad_norm", "loss_type", "epsilon", "epsilon_high", "delta", "beta", "temperature", "seed",
-     "bf16", "use_cpu", "gradient_checkpointing", "activation_checkpointing", "gradient_accumulation_steps",
-     "steps_per_generation", "num_iterations",
-     "num_generations", "per_device_train_batch_size", "max_completion_length", "save_strategy", "eval_strategy",
-     "top_p", "top_k", "min_p", "use_vllm", "scale_rewards", "report_to"}
-)  # fmt: skip
-"""Fields of `GRPOConfig` that follow from the configuration; the `trl` section may not set them."""
-
 
 SEQUENCE = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 """The inputs of a forward pass."""
@@ -76,12 +66,8 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
     Raises:
         CallerError: the `trl` section sets an unknown field, or one that another section decides.
     """
-    known = set(GRPOConfig.__dataclass_fields__)
-    for key in config.trl:
-        if key in OURS:
-            raise CallerError(f"{key} is decided elsewhere [trl.{key}]. Remove it; see the other sections.")
-        if key not in known:
-            raise CallerError(f"unknown key {key!r} [trl]. {did_you_mean(key, known - OURS)}")
+    known = GRPOConfig.__dataclass_fields__
+    check_trl(config.trl, known)
     sharded = {"fsdp", "fsdp_config", "deepspeed", "parallelism_config"} & set(config.trl)
     sharded |= {n for n in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED") if os.environ.get(n, "") == "true"}
     if sharded:
@@ -190,15 +176,20 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
             max_lag=config.staleness.max_lag,
             stale_lags=config.engines.stale_lags or (config.engines.stale_sync_steps,),
         )
-        super().__init__(
-            model=policy.model,
-            args=grpo_config(config, policy.output, device=device or device_of(config.model)),
-            # TRL insists on a reward and on data; both are bypassed
-            reward_funcs=_no_reward,
-            train_dataset=Dataset.from_dict({"prompt": [""]}),
-            processing_class=policy.tokenizer,
-            callbacks=callbacks,
-        )
+        where = device_of(replace(config.model, device=device) if device else config.model)
+        grpo = grpo_config(config, policy.output, device=where)
+        try:
+            super().__init__(
+                model=policy.model,
+                args=grpo,
+                # TRL insists on a reward and on data; both are bypassed
+                reward_funcs=_no_reward,
+                train_dataset=Dataset.from_dict({"prompt": [""]}),
+                processing_class=policy.tokenizer,
+                callbacks=callbacks,
+            )
+        except (ValueError, ImportError) as error:
+            raise CallerError(f"TRL refuses this run: {error} [trl, model]. Change what it names.") from error
         self.ranks = Ranks(self.accelerator)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:

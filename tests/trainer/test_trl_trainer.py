@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentbench_fc.errors import CallerError
 from agentrl_trainer.config import Batch, Normalization, Optimization, RunConfig, SamplingOptions, Staleness
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
-from agentrl_trainer.trainer import OURS, PRIVATE_NAMES, AgentGRPOTrainer, grpo_config
+from agentrl_trainer.trainer import PRIVATE_NAMES, AgentGRPOTrainer, grpo_config
+from agentrl_trainer.trl_fields import IDLE, OURS
 from agentrl_trainer.types import Group, Trajectory
 
 TEMPERATURE = 0.8
@@ -241,13 +242,22 @@ def test_the_trl_section_reaches_trl_and_cannot_contradict_ours(tmp_path: Path) 
     assert grpo_config(config(trl={"entropy_coef": 0.5}), tmp_path, device="cpu").entropy_coef == 0.5
     with pytest.raises(CallerError, match="decided elsewhere"):
         grpo_config(config(trl={"learning_rate": 1.0}), tmp_path, device="cpu")
+    for field, value, told in (
+        ("mask_truncated_completions", True, "does nothing here"),
+        ("vllm_mode", "server", "does nothing here"),
+        ("chat_template_kwargs", {}, "decided elsewhere"),
+        ("entropy_coef", "x", "of type float"),
+        ("torch_compile", "x", "of type bool"),
+    ):
+        with pytest.raises(CallerError, match=told):
+            grpo_config(config(trl={field: value}), tmp_path, device="cpu")
     with pytest.raises(CallerError, match="'entropy_coef'"):
         grpo_config(config(trl={"entropy_coeff": 0.5}), tmp_path, device="cpu")
     with pytest.raises(CallerError, match="sharded weights cannot be published"):
         grpo_config(config(trl={"fsdp": "full_shard"}), tmp_path, device="cpu")
     from trl import GRPOConfig
 
-    assert set(GRPOConfig.__dataclass_fields__) >= OURS, "a field that TRL does not have"
+    assert set(GRPOConfig.__dataclass_fields__) >= OURS | IDLE, "a field that TRL does not have"
 
 
 def test_figures_go_to_the_trackers_that_are_named(
