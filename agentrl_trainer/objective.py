@@ -22,7 +22,7 @@ def check_number(value: Any, name: str, advice: str, *, low: float, strict: bool
     Raises:
         CallerError: it is; `advice` says what to use.
     """
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise CallerError(f"{name.rpartition('.')[2]} is {value!r} [{name}]. It must be a number. {advice}")
     if not math.isfinite(value) or value < low or (strict and value == low):
         raise CallerError(f"{name.rpartition('.')[2]} is {value} [{name}]. {advice}")

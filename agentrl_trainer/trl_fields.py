@@ -24,8 +24,8 @@ IDLE = frozenset(
      "multi_objective_aggregation", "shuffle_dataset", "max_tool_calling_iterations", "use_transformers_paged",
      "use_transformers_continuous_batching", "generation_batch_size", "num_generations_eval", "eval_steps", "do_eval",
      "save_steps", "save_total_limit", "num_train_epochs", "dataloader_num_workers", "log_completions",
-     "log_multimodal", "num_completions_to_print", "log_unique_prompts", "log_completions_hub_repo", "model_init_kwargs",
-     "transformers_continuous_batching_config"}
+     "log_multimodal", "num_completions_to_print", "log_unique_prompts", "log_completions_hub_repo",
+     "model_init_kwargs", "transformers_continuous_batching_config"}
 )  # fmt: skip
 """Fields about what is bypassed here (with all that begin with `vllm_`): set, they would do nothing, unnoticed."""
 
