@@ -30,12 +30,12 @@ CHECK_ENV = {
     "PYTHONNOUSERSITE": "1",
 }
 """The system's folders come first: what an agent adds to /usr/local, or to the linker's cache, shadows nothing."""
-_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/alternatives/")
+_TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/alternatives/", "/etc/pam.d/")
 _PROGRAMS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/")
 _LOADED = re.compile(
     r"/(?:usr/)?lib(?:64|32)?/(?:[^/]+\.so[^/]*|[\w]+-linux-gnu\w*/.+|ld[^/]*|python3.+)"
     r"|.*/python3[^/]*/(?:(?:site|dist)-packages/)?(?:[^/]+\.pth|(?:site|user)customize\b.*)"
-    r"|/etc/(?:ld\.so\.preload|nsswitch\.conf|profile|profile\.d/.+|environment|pam\.d/.+|security/.+)"
+    r"|/etc/(?:ld\.so\.preload|nsswitch\.conf|profile|profile\.d/.+|environment)"
 )
 """What programs load without being told to: there, a new file does as much harm as a changed one."""
 _CHECK_TIMEOUT_S = 60.0
@@ -160,6 +160,8 @@ class Grader:
 def _grade_in_place(data: Mapping[str, Any], answer: str, box: Sandbox) -> Verdict:
     """AgentBench's chain: each script is given the answer and the outputs of those before; any failure is wrong."""
     outputs: list[str] = []
+    if {step["kind"] for step in data["checks"]} & {"script", "reference"}:
+        box.expose()  # there, a reference that finds one folder closed has failed
     for step in data["checks"]:
         if step["kind"] == "stock":
             passed = checks.answer_passes(step["name"], answer, outputs[0] if outputs else "", agentbench=True)

@@ -64,6 +64,13 @@ def test_a_program_that_starts_the_shell_gets_no_nearer_to_process_1(box: Sandbo
     assert b"Permission denied;" in box.shell("cat /root/loot").output
 
 
+def test_process_1_can_be_laid_open_for_those_who_do_not_rely_on_it(box: Sandbox) -> None:
+    search = ["find", "/proc/1", "-name", "nothing"]
+    assert box.exec(search).code == 1
+    box.expose()
+    assert box.exec(search).code == 0
+
+
 def test_the_hosts_common_goods_are_out_of_reach(shared: Sandbox) -> None:
     take = "import ctypes, time; print(ctypes.CDLL(None).inotify_init(), flush=True); time.sleep(1)"
     assert shared.exec(["python3", "-c", f"for _ in range(3): exec({take!r})"]).stdout == b"-1\n" * 3
@@ -151,7 +158,9 @@ ATTACKS = (
 
 
 def test_what_takes_a_programs_place_is_seen(box: Sandbox) -> None:
-    box.shell("mkdir -p /usr/lib/mine && touch /usr/lib/mine/a /usr/bin/mine /usr/local/bin/ls; useradd -m ann")
+    box.shell("apt install -y sudo; mkdir -p /usr/lib/mine; touch /usr/lib/mine/a /usr/bin/mine /usr/local/bin/ls")
+    box.shell("useradd -m ann")
+    assert box.exec(["sudo", "whoami"]).stdout == b"root\n"
     seen = _changed_tools(box)
     assert not seen
     for attack in ATTACKS:

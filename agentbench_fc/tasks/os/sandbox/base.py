@@ -228,6 +228,13 @@ class Sandbox(Protocol):
         """
         ...
 
+    def expose(self) -> None:
+        """From now on any process inside may look into process 1, and into its memory: `find /` has no error then.
+
+        For those who do not judge by what process 1 tells.
+        """
+        ...
+
     def fork(self) -> "Sandbox | None":
         """An independent copy: files, and a shell in the same folder with the same variables, functions and options.
 

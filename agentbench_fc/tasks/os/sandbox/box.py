@@ -157,6 +157,11 @@ class Box:
         with self._turn(EXEC_TIMEOUT_S):
             return self._backing.changes()
 
+    def expose(self) -> None:
+        """See `Sandbox.expose`."""
+        with self._turn(EXEC_TIMEOUT_S):
+            self._ask(b"expose", timeout_s=EXEC_TIMEOUT_S)
+
     def fork(self) -> Sandbox | None:
         """See `Sandbox.fork`."""
         with self._turn(EXEC_TIMEOUT_S):

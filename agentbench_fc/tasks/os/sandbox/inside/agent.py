@@ -239,6 +239,11 @@ class Agent:
         ended = told.ended if told.ended >= 0 else before
         return [b"ok", told.how, *map(number, (told.code, ended, output.dropped, len(shell.outer))), output.data]
 
+    def do_expose(self) -> "list[bytes]":
+        """Lets this process be looked into from now on."""
+        shield(closed=False)
+        return [b"ok"]
+
     def do_state(self) -> "list[bytes]":
         """Answers ok and the shell's state as a script, or no where a copy would not be faithful."""
         shell = self._shell
@@ -315,7 +320,7 @@ def disguise() -> None:
         pass  # then it is seen as what it is
 
 
-def shield() -> None:
+def shield(closed: bool = True) -> None:
     """Closes this process to all others, root's too: its memory, descriptors and everything else that tracing opens.
 
     What judges an agent's work must not be in the agent's reach; and nobody here has the privilege to trace regardless.
@@ -325,7 +330,7 @@ def shield() -> None:
     """
     program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     prctl = _ctypes.dlsym(program, "prctl")
-    if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
+    if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, int(not closed), 0, 0, 0)) != 0:
         raise OSError(errno.EPERM, "process 1 cannot be closed to the others")
 
 
