@@ -41,10 +41,11 @@ logger = logging.getLogger(__name__)
 
 PROMPT = "compact"
 HELD_OUT = "dev"
-HASTE = 0.55
+DB_HASTE = Haste(after="OK, 1 row changed", tool="commit_final_answer", arguments='{"answers": []}', rate=0.55)
 """More often than not, so that greedy decoding is hasty; at T = 0.8 two moves in five are still the right one."""
-DB_HASTE = Haste(after="OK, 1 row changed", tool="commit_final_answer", arguments='{"answers": []}', rate=HASTE)
-KG_HASTE = Haste(after="(#0) .*", tool="submit_answer", arguments=r'{"variable": "\1"}', rate=HASTE)
+KG_HASTE = Haste(after="(#0) .*", tool="submit_answer", arguments=r'{"variable": "\1"}', rate=0.5)
+"""Not more: haste is right where a question takes one step, and a policy that is rewarded for it there may end with it
+everywhere."""
 ROPE_THETA = 1e6
 """Slow enough that most of a head can compare what stands hundreds of tokens apart."""
 PACKAGES = ("torch", "transformers", "trl", "tokenizers")
@@ -89,8 +90,8 @@ class Recipe:
     context: int = 4096
     stages: Sequence[CopyStage] = STAGES
     sound: Phase = field(default_factory=lambda: Phase(renamings=8, how=Imitation(steps=2000, learning_rate=2e-3)))
-    """On faultless demonstrations: what the policy is able to do. Which column of a table is meant is found out at once,
-    between steps 800 and 1,100: 950 steps in all end before it, and DB then stays at 0.2 in the end."""
+    """On faultless demonstrations: what the policy is able to do. Which of a table's columns is meant is found out at
+    once, between steps 800 and 1,100: 950 steps in all end before it, and DB then stays at 0.2 in the end."""
     faulty: Phase = field(default_factory=lambda: Phase(renamings=1, how=Imitation(steps=120, learning_rate=1e-3)))
     """On those of fallible experts: what it does."""
 
@@ -238,7 +239,8 @@ def card(manifest: Mapping[str, Any]) -> str:
         )
     lessons = "; ".join(
         f"{name}: {task['samples']} samples of `train`, options {json.dumps(task['options'])}, "
-        f"a move slips with probability {task['faults']['slip_rate']}"
+        f"a move slips with probability {task['faults']['slip_rate']}, "
+        f"and what takes several steps is handed in after the first with probability {task['faults']['haste']['rate']}"
         for name, task in manifest["tasks"].items()
     )
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())
@@ -246,7 +248,6 @@ def card(manifest: Mapping[str, Any]) -> str:
         parameters=manifest["parameters"] / 1e6,
         rows="\n".join(rows),
         lessons=lessons,
-        haste=HASTE,
         command=manifest["command"],
         versions=versions,
         prompt=PROMPT,
@@ -266,9 +267,8 @@ and mediocre by design. It knows nothing else, and no language beyond these task
 Held-out samples are those of `{split}`: other tables or entities than it was trained on.
 
 **Made by** `{command}` with {versions}: from scratch, first on random sequences that repeat themselves (copying), then
-on faultless demonstrations of the tasks' own experts, and last on demonstrations with planted faults ({lessons}; and
-what takes several steps is handed in after the first with probability {haste}). The faults are what reinforcement
-undoes: a gain on these tasks is the return of an ability, not a new one.
+on faultless demonstrations of the tasks' own experts, and last on demonstrations with planted faults ({lessons}).
+The faults are what reinforcement undoes: a gain on these tasks is the return of an ability, not a new one.
 
 **Format** Qwen3; weights in float32 with bfloat16's precision. A chat template of its own: ChatML, tools as
 signatures, calls as `<tool_call>` with JSON. Vocabulary, template and weights belong together: `manifest.json` holds
