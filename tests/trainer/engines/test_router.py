@@ -15,9 +15,10 @@ import pytest
 from aiohttp.test_utils import TestServer
 from fake_sglang import FakeSGLang
 
+from agentbench_fc.errors import CallerError
 from agentrl_trainer.engines.base import Sampling
 from agentrl_trainer.engines.sglang import generate_body
-from agentrl_trainer.router import Router, open_pool
+from agentrl_trainer.router import Router, main, open_pool
 
 
 class Stack(NamedTuple):
@@ -146,3 +147,33 @@ def test_without_a_server_the_command_says_how_to_start_one() -> None:
     )  # fmt: skip
     assert failed.returncode == 4
     assert "no SGLang server was ready" in failed.stderr
+
+
+async def test_what_cannot_be_passed_on_is_answered_in_sglangs_shape(make_stack: Callable[..., Any]) -> None:
+    stack = await make_stack()
+    update = {"model_path": "/x", "weight_version": "\u00b2"}  # a digit to str.isdigit, and no number
+    told = await ask(stack, status=400, path="/update_weights_from_disk", body=update)
+    assert "whole number" in told["message"]
+    for body, kind in ((b"{", "json"), (b"\xff", "json"), (b"[" * 100_000, "json"), (b"{}", "json; charset=nothing")):
+        headers = {"Content-Type": f"application/{kind}"}
+        async with stack.http.post(f"{stack.url}/generate", data=body, headers=headers) as answer:
+            assert (answer.status, (await answer.json())["success"]) == (400, False)
+    await stack.stale.__aexit__()
+    told = await ask(stack, status=503, path="/pause_generation", body={"mode": "abort"})
+    assert stack.stale.url in told["message"]
+    assert (await ask(stack, path="/continue_generation", body={}))["status"] == "ok", "the dead one is out by now"
+
+
+async def test_one_server_is_not_of_both_kinds() -> None:
+    with pytest.raises(CallerError, match="given twice"):
+        await open_pool(["http://a:1"], ["http://a:1"])
+    with pytest.raises(CallerError, match="is no address"):
+        await open_pool(["localhost:9"], [], timeout_s=5)
+
+
+@pytest.mark.parametrize("option", ["--stale-sync-steps=0", "--timeout=0", "--start-timeout=nan"])
+def test_options_that_cannot_be_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--fresh", "http://127.0.0.1:9", option])
+    assert ended.value.code == 2
+    assert "must be above 0" in capsys.readouterr().err
