@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from agentbench_fc.errors import AgentBenchError
 from agentbench_fc.registry import available_built_ins, entry_points
 
 State = Literal["ok", "missing", "optional", "not yet"]
@@ -184,14 +185,29 @@ def _os() -> list[Finding]:
     area = "tasks"
     docker = _engine()
     if docker:
-        return [Finding(area, "os", "ok", f"backend docker: {docker}")]
+        return [Finding(area, "os", "ok", f"backend docker: {docker}"), _os_image()]
     runc = shutil.which("runc")
     if runc and os.geteuid() == 0:
-        return [Finding(area, "os", "ok", f"backend oci: {runc}, as root, no daemon needed")]
+        return [Finding(area, "os", "ok", f"backend oci: {runc}, as root, no daemon needed"), _os_image()]
     detail = "runc is there, but needs root" if runc else "no container engine answers, and no runc is there"
     return [
         Finding(area, "os", "missing", detail, "apt-get install docker.io, or apt-get install runc and run as root")
     ]
+
+
+def _os_image() -> Finding:
+    from agentbench_fc.tasks.os.sandbox.images import Images
+
+    area, name = "tasks", "os, image"
+    mend = "agentbench-fc sandbox build"
+    images = Images()
+    try:
+        image = images.find("default")
+    except AgentBenchError as error:
+        return Finding(area, name, "missing", str(error), mend)
+    if image is None:
+        return Finding(area, name, "missing", f"no image is built in {images.folder}", mend)
+    return Finding(area, name, "ok", f"{image.base}, {images.folder / image.archive}")
 
 
 def _alfworld() -> list[Finding]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentbench_fc import doctor
+from agentbench_fc.tasks.os.sandbox.images import Images
 
 
 def found(name: str) -> doctor.Finding:
@@ -61,6 +62,24 @@ def test_the_operating_system_task_needs_an_engine_or_root_with_runc(
     assert "needs root" in doctor._os()[0].detail
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert (doctor._os()[0].state, "backend oci" in doctor._os()[0].detail) == ("ok", True)
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "cache"))
+    assert (doctor._os()[1].state, doctor._os()[1].mend) == ("missing", "agentbench-fc sandbox build")
+    folder = tmp_path / "cache" / "os-images"
+    folder.mkdir(parents=True)
+    meta = Images()._archive("default").with_suffix(".json")
+    facts = {
+        "stage": "default",
+        "archive": "a.tar.gz",
+        "sha256": "0",
+        "base": "debootstrap",
+        "machine": "m",
+        "made": "now",
+    }
+    meta.write_text(json.dumps(facts))
+    (folder / "a.tar.gz").touch()
+    assert (doctor._os()[1].state, "debootstrap" in doctor._os()[1].detail) == ("ok", True)
+    meta.write_text("{")
+    assert (doctor._os()[1].state, "cannot be read" in doctor._os()[1].detail) == ("missing", True)
 
 
 @pytest.mark.parametrize("reply", [b"HTTP/1.0 200 OK\r\n\r\nOK", b"HTTP/1.0 500 no\r\n\r\n", b""])
