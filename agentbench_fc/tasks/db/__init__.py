@@ -5,7 +5,7 @@ Not here: prompts, tools and limits (tasks/db/task.yaml).
 
 import logging
 import os
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from agentbench_fc.episode import Task
@@ -54,7 +54,7 @@ def make(
     check_level("db", level, generate.LEVELS, generated_data=data is None)
     made = make_backend(backend, dsn)
     if backend == "sqlite":
-        logger.warning("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")
+        _warn_of_sqlite()
     if data is None:
         rows = partial(generated_rows, f"db/{generate.VERSION}", folder, generate.make_split)
         return DbTask(spec, rows, list(generate.SIZES), made, level)
@@ -64,3 +64,9 @@ def make(
             raise CallerError("AGENTBENCH_DATA is not set [task db, data=agentbench]. Name AgentBench's data folder.")
     files = readers.find_files(Path(data).expanduser())
     return DbTask(spec, partial(readers.read_split, files, folder, exclude_suspect), list(files), made, level)
+
+
+@cache
+def _warn_of_sqlite() -> None:
+    """Once a process: a training loads the task several times."""
+    logger.warning("DB runs on sqlite, an approximation of MySQL: compare scores only with others on sqlite")

@@ -12,6 +12,7 @@ from agentbench_fc.messages import ToolCall, assistant
 from agentbench_fc.players import make_player, play
 from agentbench_fc.registry import load_task
 from agentbench_fc.session import Session
+from agentbench_fc.tasks import db
 from agentbench_fc.tasks.db.backend import SqlError, Table
 from agentbench_fc.tasks.db.mysql import MysqlBackend
 
@@ -55,7 +56,9 @@ def test_a_result_says_where_it_was_made(task: Task, dsn: str) -> None:
 
 
 def test_sqlite_says_once_that_it_is_an_approximation(caplog: pytest.LogCaptureFixture) -> None:
+    db._warn_of_sqlite.cache_clear()
     with caplog.at_level("WARNING"):
+        load_task("db").close()
         task = load_task("db")
         for sample in task.samples("dev")[:3]:
             task.open(sample, 0).close()
