@@ -4,11 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# how long one example takes says nothing on a busy machine: by its deadline a sound property failed once in a while
+settings.register_profile("unhurried", settings(deadline=None))
+settings.load_profile("unhurried")
 
 
 def missing(what: str) -> None:

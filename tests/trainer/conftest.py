@@ -7,15 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from agentrl_trainer.types import NO_ENGINE, NO_VERSION, Group, Trajectory
 
 VOCABULARY = 64
-
-# how long one example takes says nothing on a busy machine: by its deadline a sound property failed once in a while
-settings.register_profile("unhurried", settings(deadline=None))
-settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
