@@ -49,14 +49,16 @@ class LoadedTasks:
         """The task, now or in time. The future is shared: never cancel it.
 
         Raises:
-            CallerError: a given task was asked for under another profile, prompt style or options, or the options are
-                no options.
+            CallerError: a given task was asked for under another profile, prompt style or options, the options are no
+                options, or all was closed.
         """
         check_options(options)
         if name in self._given:
             return self._get_given(name, profile, prompt, options)
         key = _key(name, profile, prompt, options)
         with self._lock:
+            if self._closed:  # nobody would close it any more
+                raise CallerError("the client was closed [client]. Make another one.")
             future = self._loads.get(key)
             if future is not None:
                 return future
@@ -106,7 +108,7 @@ class LoadedTasks:
         """A load has ended: one that failed may be tried again, and one that comes after the end is closed."""
         failed = done.cancelled() or done.exception() is not None
         with self._lock:
-            late = self._closed and self._loads.get(key) is not done
+            late = self._closed
             if failed and self._loads.get(key) is done:
                 del self._loads[key]
         if late and not failed:

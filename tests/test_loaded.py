@@ -9,7 +9,7 @@ import pytest
 from toys import counter_task
 
 from agentbench_fc.episode import Task
-from agentbench_fc.errors import NotFound
+from agentbench_fc.errors import CallerError, NotFound
 from agentbench_fc.loaded import LoadedTasks
 
 
@@ -59,6 +59,8 @@ def test_a_load_that_ends_after_the_close_is_closed_too() -> None:
     assert closed == []
     late.set_result(Closing(closed, "late"))
     assert closed == ["late"]
+    with pytest.raises(CallerError, match="client was closed"):
+        tasks.get("later", "default", "default", {})  # nobody would close it
 
 
 def test_a_task_that_fails_to_close_keeps_none_of_the_others_open(caplog: pytest.LogCaptureFixture) -> None:

@@ -57,21 +57,23 @@ async def run_worker(
         logging.getLogger().addHandler(worker.tail)
         try:
             with _signals(worker.stop):
-                await worker.open()
-                async with serving(worker.app, sock):
-                    heart = Heart(worker, controller) if controller is not None else None
-                    beating = asyncio.create_task(heart.run(), name="heart") if heart is not None else None
-                    _tell(ready_file, worker.address)
-                    served = ", ".join(hosted.name for hosted in worker.hosted)
-                    print(f"worker {worker.worker_id} serves {served} [{worker.address}]", flush=True)
-                    await worker.stopping.wait()
-                    await worker.drain()
-                    await asyncio.sleep(LINGER_S)
-                    if heart is not None and beating is not None:
-                        beating.cancel()
-                        await heart.leave()
+                try:
+                    await worker.open()
+                    async with serving(worker.app, sock):
+                        heart = Heart(worker, controller) if controller is not None else None
+                        beating = asyncio.create_task(heart.run(), name="heart") if heart is not None else None
+                        _tell(ready_file, worker.address)
+                        served = ", ".join(hosted.name for hosted in worker.hosted)
+                        print(f"worker {worker.worker_id} serves {served} [{worker.address}]", flush=True)
+                        await worker.stopping.wait()
+                        await worker.drain()
+                        await asyncio.sleep(LINGER_S)
+                        if heart is not None and beating is not None:
+                            beating.cancel()
+                            await heart.leave()
+                finally:
+                    await _close(worker)  # also what was loaded before a start that failed
         finally:
-            await _close(worker)  # also what was loaded before a start that failed
             logging.getLogger().removeHandler(worker.tail)
     return worker.restart
 

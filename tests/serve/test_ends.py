@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
@@ -52,6 +54,32 @@ async def test_a_worker_that_was_told_to_end_does_not_come_back() -> None:
     assert worker.restart
     worker.stop()  # told to end while it drains for the restart
     assert not worker.restart
+
+
+async def test_a_worker_that_is_told_to_end_while_it_closes_for_a_restart_closes_and_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed = []
+    opens = Worker.open
+
+    async def open_and_restart(self: Worker) -> None:
+        await opens(self)
+        self.stop(restart=True)
+
+    async def close(self: Worker) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+        closed.append(self.restart)
+
+    monkeypatch.setattr(Worker, "open", open_and_restart)
+    monkeypatch.setattr(Worker, "aclose", close)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert not await processes.run_worker(WorkerConfig(given={"counter": counter_task()}))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert closed == [False]
 
 
 async def test_one_task_that_will_not_end_keeps_the_others_of_a_worker_waiting_for_nothing(
