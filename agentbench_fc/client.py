@@ -283,8 +283,9 @@ class LocalClient:
         closing = asyncio.wrap_future(last.submit(self._tasks.close))
         if not (await asyncio.wait([closing], timeout=CLOSE_WAIT_S))[0]:
             logger.warning("the tasks did not close within %g s", CLOSE_WAIT_S)
-        for each in (*late, closing):
-            each.cancel()  # nobody reads what becomes of it, and the loop may end first
+        for end in late:
+            end.cancel()  # nobody reads what becomes of it, and the loop may end first
+        closing.cancel()  # likewise, where it is late
         _close_pools(self._pool, self._side, last)
 
     async def __aenter__(self) -> Self:
