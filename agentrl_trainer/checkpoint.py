@@ -128,7 +128,8 @@ def check_place(start: Path, run: Path) -> None:
     inside = start.resolve().parent == run.resolve()
     if not inside and (checkpoints(run) or (run / "metrics.jsonl").exists()):
         raise CallerError(
-            f"the folder holds another run than the one of the checkpoint [{run}, {start}]. Use another output=."
+            f"the folder holds another run than the one of the checkpoint [{run}, {start}]. "
+            "Use resume=auto to go on with what is there, or another output=."
         )
 
 

@@ -388,7 +388,7 @@ class RunConfig:
         _check(self.steps, "steps", "Use 1 or more.", low=1)
         _check(self.seed, "seed", "Use 0 or more.", low=0)
         if self.seed > SEEDS:
-            raise CallerError(f"seed is {self.seed} [seed]. Use {SEEDS} or less: numpy takes no more.")
+            raise CallerError(f"seed is {self.seed} [seed]. Use {SEEDS} or less.")
         object.__setattr__(self, "trl", _plain(self.trl, "trl"))
         _check(self.group_size, "group_size", "Use 2 or more: advantages compare the members of a group.", low=2)
         if not self.tasks:

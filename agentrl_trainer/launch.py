@@ -88,10 +88,10 @@ def train(
     interrupts = interrupts or Interrupts()
     output = config.output or new_folder()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(RunFolder(output))  # first: another run in it makes and removes checkpoints
         start = checkpoint.resume_from(config.resume, output)
         if start:
             checkpoint.check_place(start, output)
-        stack.enter_context(RunFolder(output))
         display = make_display(config.progress, config.steps)
         stack.callback(display.close)
         display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))

@@ -191,10 +191,12 @@ def check_same_model(model: "PreTrainedModel", checkpoint: Path) -> None:
         with safe_open(file, "pt") as held:
             for name in held.keys():  # no mapping
                 if own.get(name) != (shape := held.get_slice(name).get_shape()):
+                    # Hugging Face's trainer loads a checkpoint by the names of its file, and leaves out unknown ones
+                    renamed = " A mixture of experts is saved under other names: it cannot go on from a checkpoint yet."
                     raise CallerError(
                         f"the checkpoint is of another model: {name} is {shape} there, {own.get(name)} here "
                         f"[{checkpoint}, model={model.config._name_or_path}]. Give the model that the run began with, "
-                        "or another output=."
+                        f"or another output=.{renamed if '.experts.' in name and name not in own else ''}"
                     )
 
 

@@ -67,7 +67,7 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
         CallerError: the `trl` section sets an unknown field, or one that another section decides.
     """
     known = GRPOConfig.__dataclass_fields__
-    check_trl(config.trl, known)
+    chosen = check_trl(config.trl, known)
     sharded = {"fsdp", "fsdp_config", "deepspeed", "parallelism_config"} & set(config.trl)
     sharded |= {n for n in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED") if os.environ.get(n, "") == "true"}
     if sharded:
@@ -122,7 +122,7 @@ def grpo_config(config: RunConfig, output: Path, *, device: str) -> GRPOConfig:
             save_strategy="no",  # callbacks.py says when
             ignore_data_skip=True,  # the cursor replaces skipping batches
             logging_nan_inf_filter=False,  # a NaN must end the run, not vanish from the log
-            **(further | dict(config.trl)),
+            **(further | chosen),
         )
     except (TypeError, ValueError) as error:
         raise CallerError(f"TRL refuses this configuration: {error} [trl]. Change the field that it names.") from error
@@ -272,7 +272,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         self._step += 1
         if not torch.isfinite(loss):
             raise self._diverged(f"the loss is {loss.item()}")
-        if not _finite(p.grad for p in self.model.parameters() if p.grad is not None):
+        scaled = self.accelerator.scaler is not None  # fp16: a gradient beyond its range is skipped and scaled down
+        if not scaled and not _finite(p.grad for p in self.model.parameters() if p.grad is not None):
             raise self._diverged("a gradient is not finite")
         seconds = time.perf_counter() - started
         lag = lag_report(batch.trajectories, batch.version, **bound)
@@ -412,6 +413,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         return _finite(p.detach() for p in self.model.parameters())
 
     def _diverged(self, what: str) -> CallerError:
+        if self.ranks.rank:  # gradients are averaged: the first process has it too, and ends us when it has saved
+            self.next_batch()
         return CallerError(
             f"{what} [step {self.state.global_step + 1}]. Lower optimization.learning_rate and go on from the last "
             "checkpoint: it was made before."
@@ -465,7 +468,7 @@ class _Steps(IterableDataset[Step]):
 def _finite(tensors: Iterable[Tensor]) -> bool:
     """Whether there is neither NaN nor infinity; one answer from the device for all of them."""
     found = [tensor.isfinite().all() for tensor in tensors]
-    return not found or bool(torch.stack(found).all())
+    return not found or bool(torch.stack([one.to(found[0].device) for one in found]).all())
 
 
 def _empty(rows: Rows) -> PerRow:

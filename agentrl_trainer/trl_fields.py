@@ -3,6 +3,7 @@
 Not here: the configuration that is made of it (trainer.py); TRL itself.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import Field
 from typing import Any
@@ -30,16 +31,20 @@ IDLE = frozenset(
 """Fields about what is bypassed here (with all that begin with `vllm_`): set, they would do nothing, unnoticed."""
 
 
-def check_trl(options: Mapping[str, Any], fields: Mapping[str, Field[Any]]) -> None:
+def check_trl(options: Mapping[str, Any], fields: Mapping[str, Field[Any]]) -> dict[str, Any]:
     """Refuses fields that are unknown, not the section's to set, without effect, or of a wrong type.
 
     Args:
         options: The section.
         fields: Those of `GRPOConfig`.
 
+    Returns:
+        The section; numbers that YAML takes for texts (`1e-8`, without a dot) are numbers.
+
     Raises:
         CallerError: the first one that cannot be.
     """
+    values = dict(options)
     for key, value in options.items():
         if key in OURS:
             raise CallerError(f"{key} is decided elsewhere [trl.{key}]. Remove it; see the other sections.")
@@ -48,6 +53,10 @@ def check_trl(options: Mapping[str, Any], fields: Mapping[str, Field[Any]]) -> N
         if key not in fields:
             raise CallerError(f"unknown key {key!r} [trl]. {did_you_mean(key, set(fields) - OURS - IDLE)}")
         kind = type(fields[key].default)
+        if kind is float and isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                values[key] = value = float(value)
         fits = isinstance(value, kind) or value is None or (kind is float and isinstance(value, int))
         if kind in {bool, int, float} and not (fits and isinstance(value, bool) is (kind is bool)):
             raise CallerError(f"{key} is {value!r} [trl.{key}]. TRL wants a value of type {kind.__name__}.")
+    return values

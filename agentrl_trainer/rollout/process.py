@@ -94,9 +94,9 @@ class RolloutProcess:
         logs = self._logs or Path(tempfile.mkdtemp(prefix="agentrl-logs-"))
         self._child = start_child(self._module, name="rollout process", log=logs / "rollout.log")
         # heartbeats begin when it is ready: on a loaded machine, imports alone may take longer than one may be late
-        self._child.socket.settimeout(max(HEARTBEAT_S, self._config.rollout.start_timeout_s))
-        self._receiver = threading.Thread(target=self._receive, args=(self._child,), name="rollout", daemon=True)
         timeout_s = self._config.rollout.start_timeout_s
+        self._child.socket.settimeout(timeout_s + READY_S + HEARTBEAT_S)
+        self._receiver = threading.Thread(target=self._receive, args=(self._child,), name="rollout", daemon=True)
         try:
             send_frame(
                 self._child.socket,

@@ -88,6 +88,15 @@ def test_a_failure_of_the_first_process_ends_the_others(policy_dir: Path, tmp_pa
     assert checkpoint.damage(tmp_path / "run" / "checkpoint-1") is None
 
 
+@pytest.mark.full
+def test_a_run_that_diverges_in_all_processes_is_ended_by_the_first(policy_dir: Path, tmp_path: Path) -> None:
+    done = run(2, policy_dir, tmp_path / "run", 12, "optimization.learning_rate=1e30", "checkpoints.every=0")
+    assert done.returncode != 0
+    assert done.stderr.count("Lower optimization.learning_rate") == 2, "told by one, and handed to the other"
+    assert "could not be told" not in done.stderr
+    assert checkpoint.damage(tmp_path / "run" / "checkpoint-1") is None
+
+
 def test_a_batch_crosses_to_the_other_processes_unchanged(
     make_trajectory: Make, make_group: Callable[..., Group]
 ) -> None:

@@ -240,6 +240,7 @@ def test_the_kl_term_pulls_towards_the_initial_policy(policy_dir: Path, groups: 
 
 def test_the_trl_section_reaches_trl_and_cannot_contradict_ours(tmp_path: Path) -> None:
     assert grpo_config(config(trl={"entropy_coef": 0.5}), tmp_path, device="cpu").entropy_coef == 0.5
+    assert grpo_config(config(trl={"adam_epsilon": "1e-6"}), tmp_path, device="cpu").adam_epsilon == 1e-6
     with pytest.raises(CallerError, match="decided elsewhere"):
         grpo_config(config(trl={"learning_rate": 1.0}), tmp_path, device="cpu")
     for field, value, told in (

@@ -50,3 +50,11 @@ def test_a_process_that_is_still_loading_is_ended_at_once(
     assert rollout._child is not None
     assert rollout._child.process.returncode == -9, "killed, not waited for"
     assert "not ready yet; its log ends" in caplog.text
+
+
+def test_a_start_is_waited_for_longer_than_its_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "HEARTBEAT_S", 0.5)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    config = RunConfig(rollout=Rollout(start_timeout_s=0.5))
+    with RolloutProcess(config, logs=tmp_path, module="slow_rollout") as rollout:  # is ready after 1.5 s
+        assert rollout._failure is None
