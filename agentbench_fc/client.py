@@ -383,7 +383,7 @@ class LocalClient:
         except asyncio.CancelledError:
             future.add_done_callback(self._drop_orphan)
             raise
-        except _TooLong:
+        except InfrastructureError:  # it took too long; where the start itself failed so, this does nothing
             future.add_done_callback(self._drop_orphan)
             self._table.release(slot)  # a start that hangs must not keep it
             raise
@@ -401,7 +401,7 @@ class LocalClient:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise _TooLong(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
+            raise InfrastructureError(f"the start took over {self._start_limit_s:g} s [client]. Try again.") from error
 
     def _drop_orphan(self, future: "Future[Turn]") -> None:
         """Ends a session whose caller went away before it learnt the id."""
@@ -425,10 +425,6 @@ class LocalClient:
             raise
         future.add_done_callback(lambda _: self._table.let_go(entry))  # before the waiter hears, and if it is gone
         return await _answer(future)
-
-
-class _TooLong(InfrastructureError):
-    """A start took longer than the client allows."""
 
 
 @contextlib.contextmanager
