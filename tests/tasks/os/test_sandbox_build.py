@@ -12,7 +12,7 @@ from conftest import missing
 
 from agentbench_fc.errors import InfrastructureError
 from agentbench_fc.tasks.os.sandbox.docker import DockerBackend
-from agentbench_fc.tasks.os.sandbox.images import Images
+from agentbench_fc.tasks.os.sandbox.images import _ALONE, Images, _run
 
 STEP = """
 import sys
@@ -55,6 +55,13 @@ def test_a_killed_build_leaves_no_process_and_no_mount(how: signal.Signals, tmp_
     while left(inside) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left(inside) == []
+
+
+def test_a_step_of_a_build_that_fails_is_told_by_its_own_name() -> None:
+    if os.geteuid() != 0:
+        missing("only root can build images")
+    with pytest.raises(InfrastructureError, match="^sh failed with 3: no room"):
+        _run([*_ALONE, "sh", "-c", "echo no room >&2; exit 3"])
 
 
 def test_a_cache_that_is_no_folder_is_told_as_such(tmp_path: Path) -> None:

@@ -299,6 +299,8 @@ def _run(command: list[str], stdin: object = subprocess.DEVNULL) -> str:
         SandboxUnavailable: it is not installed.
         InfrastructureError: it failed.
     """
+    alone = command[: len(_ALONE)] == list(_ALONE)
+    name = command[len(_ALONE)] if alone else command[0]
     try:
         done = subprocess.run(
             command,
@@ -311,12 +313,10 @@ def _run(command: list[str], stdin: object = subprocess.DEVNULL) -> str:
     except FileNotFoundError as error:
         raise SandboxUnavailable(f"{command[0]} is not installed [sandbox build]. Install it.") from error
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"{command[0]} took longer than {BUILD_TIMEOUT_S:g} s [sandbox build].") from error
+        raise InfrastructureError(f"{name} took longer than {BUILD_TIMEOUT_S:g} s [sandbox build].") from error
     if done.returncode != 0:
         text = (done.stderr or done.stdout)[-800:].decode(errors="replace").strip()
-        raise InfrastructureError(
-            f"{command[0]} failed with {done.returncode}: {text} [sandbox build]. See the message."
-        )
+        raise InfrastructureError(f"{name} failed with {done.returncode}: {text} [sandbox build]. See the message.")
     return str(done.stdout.decode(errors="replace"))
 
 
