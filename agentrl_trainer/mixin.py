@@ -47,12 +47,13 @@ class TaskNormalizedMixin(Base):  # type: ignore[misc]  # TRL is not typed
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         order = cls.__mro__
-        trainers = (c for c in order if not issubclass(c, TaskNormalizedMixin))
-        first = next((c for c in trainers if "_generate_and_score_completions" in vars(c)), None)
-        if first is not None and order.index(first) < order.index(TaskNormalizedMixin):
+        trainers = [c for c in order if not issubclass(c, TaskNormalizedMixin)]
+        scorers = [c for c in trainers if "_generate_and_score_completions" in vars(c)]
+        # subclasses of TRL's trainer may stand before it and call it; TRL's own never does
+        if scorers and order.index(scorers[-1]) < order.index(TaskNormalizedMixin):
             raise CallerError(
-                f"{first.__name__} stands before the mixin, which then does nothing [{cls.__name__}]. Write "
-                f"class {cls.__name__}(TaskNormalizedMixin, {first.__name__})."
+                f"{scorers[0].__name__} stands before the mixin, which then does nothing [{cls.__name__}]. Write "
+                f"class {cls.__name__}(TaskNormalizedMixin, {scorers[0].__name__})."
             )
 
     def __init__(

@@ -41,6 +41,16 @@ def test_bases_in_the_wrong_order_are_refused_since_nothing_would_happen() -> No
 
     assert issubclass(type("Right", (Further, GRPOTrainer), {}), TaskNormalizedMixin)
 
+    class Cooperative(GRPOTrainer):
+        """Changes what the mixin has normalized."""
+
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            return super()._generate_and_score_completions(inputs)
+
+    assert issubclass(type("Right", (Cooperative, TaskNormalizedMixin, GRPOTrainer), {}), TaskNormalizedMixin)
+    with pytest.raises(CallerError, match=r"Cooperative stands before the mixin"):
+        type("Wrong", (Cooperative, TaskNormalizedMixin), {})
+
 
 def length_reward(completions: list[str], task: list[str], **kwargs: Any) -> list[float]:
     """`count` pays by the word, `same` always the same."""
