@@ -30,7 +30,7 @@ from trl import GRPOConfig, GRPOTrainer
 from agentbench_fc.errors import CallerError
 from agentrl_trainer.collate import FILLER, MicroBatch, micro_batches
 from agentrl_trainer.config import RunConfig, TaskMix
-from agentrl_trainer.disk import writing
+from agentrl_trainer.disk import RunFolder, writing
 from agentrl_trainer.evaluation import EvalResult, Play, eval_metrics, evaluate
 from agentrl_trainer.interrupts import Interrupts
 from agentrl_trainer.metrics import Metrics, WeightedMetrics, batch_metrics, ratio_metrics
@@ -208,7 +208,8 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         from agentrl_trainer.launch import train
 
         if self.config.model.path == str(Path(self.args.output_dir) / START) and not self.ranks.rank:
-            self.save_model(self.config.model.path)  # the engines read it there
+            with RunFolder(Path(self.args.output_dir)), writing("the model", Path(self.args.output_dir)):
+                self.save_model(self.config.model.path)  # the engines read it there
         if resume_from_checkpoint:
             resume = "auto" if resume_from_checkpoint is True else str(resume_from_checkpoint)
             self.config = replace(self.config, resume=resume)

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, Conflict
 from agentrl_trainer import AgentGRPOTrainer, RunConfig, TaskMix
 from agentrl_trainer.config import Batch, Evaluation, Model, SamplingOptions
+from agentrl_trainer.disk import RunFolder
 from agentrl_trainer.policy import START, open_policy
 from agentrl_trainer.queue import TrajectoryQueue
 from agentrl_trainer.tiny_asset import FOLDER
@@ -35,8 +36,11 @@ def test_a_loaded_model_trains_on_named_tasks_with_rollouts_of_its_own(tmp_path:
         tasks=[TaskMix(name="kg", prompt="compact", options={"level": "easy", "max_turns": 8})],
         processing_class=AutoTokenizer.from_pretrained(FOLDER),
     )
-    assert trainer.train().global_step == 2
     run = tmp_path / "run"
+    with RunFolder(run), pytest.raises(Conflict, match="another run is at work"):
+        trainer.train()
+    assert not (run / START).exists(), "what the other run's engines read is not overwritten"
+    assert trainer.train().global_step == 2
     assert torch.equal(load_file(run / START / "model.safetensors")["model.norm.weight"], start["model.norm.weight"])
     assert "2 steps" in trainer.summary
     assert "from stale engines" in trainer.summary
