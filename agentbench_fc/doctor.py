@@ -25,6 +25,8 @@ from agentbench_fc.registry import available_built_ins, entry_points
 State = Literal["ok", "missing", "optional", "not yet"]
 """missing: something here cannot run; optional: there is another way; not yet: not in this version."""
 
+ENGINE_IMAGE = "agentbench-fc/os-default"
+"""What `docker build` is told to call the OS task's image; an engine that has it needs none from the cache."""
 ENGINE_WAIT_S = 2.0
 LEAST_PYTHON = (3, 11)
 
@@ -185,7 +187,7 @@ def _os() -> list[Finding]:
     area = "tasks"
     docker = _engine()
     if docker:
-        return [Finding(area, "os", "ok", f"backend docker: {docker}"), _os_image()]
+        return [Finding(area, "os", "ok", f"backend docker: {docker}"), _os_image(engine=True)]
     runc = shutil.which("runc")
     if runc and os.geteuid() == 0:
         return [Finding(area, "os", "ok", f"backend oci: {runc}, as root, no daemon needed"), _os_image()]
@@ -195,7 +197,7 @@ def _os() -> list[Finding]:
     ]
 
 
-def _os_image() -> Finding:
+def _os_image(*, engine: bool = False) -> Finding:
     from agentbench_fc.tasks.os.sandbox.images import Images
 
     area, name = "tasks", "os, image"
@@ -205,6 +207,8 @@ def _os_image() -> Finding:
         image = images.find("default")
     except AgentBenchError as error:
         return Finding(area, name, "missing", str(error), mend)
+    if image is None and engine and _engine(f"/images/{ENGINE_IMAGE}/json"):
+        return Finding(area, name, "ok", f"{ENGINE_IMAGE}, in the engine")
     if image is None:
         return Finding(area, name, "missing", f"no image is built in {images.folder}", mend)
     return Finding(area, name, "ok", f"{image.base}, {images.folder / image.archive}")
@@ -280,8 +284,8 @@ def _first_on_path(*names: str) -> str:
     return next((path for name in names if (path := shutil.which(name, path=folders))), "")
 
 
-def _engine() -> str:
-    """The address of a container engine that answers, or nothing. Asked over its socket: its client may hang."""
+def _engine(path: str = "/_ping") -> str:
+    """The address of a container engine that says yes, or nothing. Asked over its socket: its client may hang."""
     address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     parts = urlsplit(address)
     try:
@@ -289,13 +293,13 @@ def _engine() -> str:
             with socket.socket(socket.AF_UNIX) as link:
                 link.settimeout(ENGINE_WAIT_S)
                 link.connect(parts.path)
-                return address if _pings(link) else ""
+                return address if _agrees(link, path) else ""
         with socket.create_connection((parts.hostname or "", parts.port or 2375), ENGINE_WAIT_S) as link:
-            return address if _pings(link) else ""
+            return address if _agrees(link, path) else ""
     except (OSError, ValueError):
         return ""
 
 
-def _pings(link: socket.socket) -> bool:
-    link.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
+def _agrees(link: socket.socket, path: str) -> bool:
+    link.sendall(f"GET {path} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
     return b" 200 " in link.recv(64)

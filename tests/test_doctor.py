@@ -112,6 +112,33 @@ def test_a_container_engine_is_asked_over_its_socket(
         thread.join()
 
 
+def test_an_image_that_docker_has_built_is_not_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
+    known = [b"GET /_ping ", b"GET /images/agentbench-fc/os-default/json "]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/engine.sock")
+        server.listen()
+        server.settimeout(10)
+
+        def serve() -> None:
+            for _ in range(4):
+                link, _ = server.accept()
+                with link:
+                    asked = link.recv(100)
+                    link.sendall(
+                        b"HTTP/1.0 200 OK\r\n\r\n" if asked.startswith(tuple(known)) else b"HTTP/1.0 404 no\r\n\r\n"
+                    )
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        states = [doctor._os()[1].state]
+        known.pop()
+        states.append(doctor._os()[1].state)
+        thread.join(10)
+    assert states == ["ok", "missing"]
+
+
 def test_a_cache_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("AGENTBENCH_FC_CACHE", str(tmp_path / "file" / "cache"))
