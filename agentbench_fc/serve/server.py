@@ -40,7 +40,8 @@ def bind(host: str, port: int, token: str | None) -> socket.socket:
             "Set AGENTBENCH_FC_TOKEN, or bind 127.0.0.1."
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # Named, for asyncio's own loop sends small answers at once only where it reads TCP: else each waits for 40 ms.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))

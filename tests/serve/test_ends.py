@@ -99,6 +99,21 @@ async def test_one_task_that_will_not_end_keeps_the_others_of_a_worker_waiting_f
     await closing
 
 
+async def test_small_answers_are_sent_at_once_on_asyncio_s_own_loop_too() -> None:
+    told = asyncio.get_running_loop().create_future()
+
+    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    sock = bind("127.0.0.1", 0, None)
+    async with await asyncio.start_server(serve, sock=sock):
+        _, writer = await asyncio.open_connection(*sock.getsockname())
+        assert await asyncio.wait_for(told, 5)
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_a_server_that_does_not_start_is_no_orderly_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "given.py").write_text(
         "import pathlib\n"
