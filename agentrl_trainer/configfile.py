@@ -89,7 +89,7 @@ def changed_settings(before: RunConfig, after: RunConfig) -> str:
     """What differs between two configurations of one run, for a person; empty: nothing that matters."""
 
     def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):
             for name, inner in value.items():
                 yield from flat(inner, f"{key}.{name}" if key else name)
         else:

@@ -133,10 +133,15 @@ class EnginePool:
     def choices(self) -> list[tuple[float, int]]:
         """Weight and weight version of each policy that a draw could pick just now."""
         weights = self.mix.weights if self.mix else [1 / len(self.policies)] * len(self.policies)
-        serving = [[i for i in own if not self._faults[i]] for own in self.policies]
+        offered = [self._offered(own) for own in self.policies]
         return [
-            (weight, self.engines[own[0]].version) for weight, own in zip(weights, serving, strict=True) if own
+            (weight, self.engines[own[0]].version) for weight, own in zip(weights, offered, strict=True) if own
         ] or [(1.0, self.version)]
+
+    def _offered(self, own: Sequence[int]) -> list[int]:
+        """The engines of a policy that serve; else those that a draw would wait for."""
+        waits = self.mix is not None or own is self.policies[0]
+        return [i for i in own if not self._faults[i]] or [i for i in own if waits and i in self._reviving]
 
     def policy_of(self, index: int) -> int:
         """The policy that an engine belongs to."""

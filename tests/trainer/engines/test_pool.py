@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -89,6 +90,12 @@ def test_a_draws_note_names_only_what_could_have_been_drawn() -> None:
     pool._out(0, "dead.")
     assert [version for _, version in pool.choices()] == [4], "an engine out of service is not in the mixture"
     assert {pool.draw(random.Random(seed))[0] for seed in range(9)} == {1}
+
+    weighed = EnginePool([Counting("f")], [Counting("s", "stale")], weights=[1.0, 3.0])
+    weighed._out(1, "dead.")
+    weighed._reviving[1] = cast("asyncio.Task[None]", None)
+    assert {weighed.draw(random.Random(seed))[0] for seed in range(9)} == {0, 1}, "a draw waits for it"
+    assert [weight for weight, _ in weighed.choices()] == [0.25, 0.75], "so it is in the mixture"
 
 
 async def test_an_aborted_turn_goes_on_from_its_tokens() -> None:
