@@ -33,11 +33,14 @@ CHECK_ENV = {
 _TOOLS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/", "/lib", "/usr/lib", "/etc/alternatives/", "/etc/pam.d/")
 _PROGRAMS = ("/usr/bin/", "/usr/sbin/", "/bin/", "/sbin/")
 _LOADED = re.compile(
-    r"/(?:usr/)?lib(?:64|32)?/(?:[^/]+\.so[^/]*|[\w]+-linux-gnu\w*/.+|ld[^/]*|python3.+)"
+    r"/(?:usr/)?lib(?:64|32)?/(?:[^/]+\.so[^/]*|[\w]+-linux-gnu\w*/.+|ld[^/]*|python3(?!.*\.opt-[12]\.pyc$).+)"
     r"|.*/python3[^/]*/(?:(?:site|dist)-packages/)?(?:[^/]+\.pth|(?:site|user)customize\b.*)"
     r"|/etc/(?:ld\.so\.preload|nsswitch\.conf|profile|profile\.d/.+|environment)"
 )
-"""What programs load without being told to: there, a new file does as much harm as a changed one."""
+"""What programs load without being told to: there, a new file does as much harm as a changed one.
+
+Not what `python3 -O` compiles on its way, which nothing else loads.
+"""
 _CHECK_TIMEOUT_S = 60.0
 AGING_S = 1.5
 """`find -mtime -7` still takes a file of 7 days for one second; an agent, which comes later, does not see that."""
