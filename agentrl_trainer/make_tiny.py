@@ -239,8 +239,8 @@ def card(manifest: Mapping[str, Any]) -> str:
         )
     lessons = "; ".join(
         f"{name}: {task['samples']} samples of `train`, options {json.dumps(task['options'])}, "
-        f"a move slips with probability {task['faults']['slip_rate']}, "
-        f"and what takes several steps is handed in after the first with probability {task['faults']['haste']['rate']}"
+        f"a move slips with probability {task['faults']['slip_rate']}, and what takes several steps is handed in after "
+        f"the first with probability {(task['faults']['haste'] or {'rate': 0})['rate']}"
         for name, task in manifest["tasks"].items()
     )
     versions = ", ".join(f"{name} {version}" for name, version in manifest["versions"].items())

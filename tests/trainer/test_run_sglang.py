@@ -110,7 +110,7 @@ def test_a_server_that_dies_and_is_started_again_gets_the_newest_weights(
     fresh, steady = serve(tiny), serve(tiny)
     output = tmp_path / "run"
     command = [
-        sys.executable, "-m", "agentrl_trainer.run", *SETTINGS, f"output={output}", "steps=8", "evaluation.n=0",
+        sys.executable, "-m", "agentrl_trainer.run", *SETTINGS, f"output={output}", "steps=30", "evaluation.n=0",
         f"engines.fresh_urls={steady.url},{fresh.url}", "engines.restarts=20",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
