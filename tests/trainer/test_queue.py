@@ -44,6 +44,10 @@ def groups(make_trajectory: Make, make_group: Make) -> list[Group]:
     return [make_group([make_trajectory(rng=rng) for _ in range(4)], n) for n in range(12)]
 
 
+def readers() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if t.name == "group-reader"}
+
+
 def settle(queue: TrajectoryQueue, size: int) -> None:
     deadline = time.monotonic() + 5
     while len(queue) != size and time.monotonic() < deadline:
@@ -119,13 +123,13 @@ def test_a_dead_source_ends_the_wait_after_what_it_gave(groups: list[Group], fai
 
 
 def test_closing_ends_the_reader_and_the_wait(groups: list[Group]) -> None:
-    others = set(threading.enumerate())  # readers of simulated dead processes, when their tests ran here before
+    others = readers()  # of simulated dead processes, when their tests ran here before
     queue = TrajectoryQueue(Source(groups), capacity=1).start()
     settle(queue, 1)
-    assert [t.name for t in set(threading.enumerate()) - others] == ["group-reader"]
+    assert len(readers() - others) == 1
     queue.close()
     queue.close()
-    assert set(threading.enumerate()) <= others
+    assert readers() <= others
     queue.get_batch(4, 4, version=0, deadline_s=1)
     with pytest.raises(InfrastructureError, match="closed"):
         queue.get_batch(400, 400, version=0, deadline_s=1)
