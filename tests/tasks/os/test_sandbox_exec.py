@@ -189,5 +189,9 @@ def test_two_backends_of_one_process_do_not_meet(backend: SandboxBackend, reques
                 assert first.id != second.id
                 assert second.exec(["true"]).ok
             assert first.exec(["true"]).ok, "the other's end is not this one's"
+            started = time.monotonic()
+            other.close()
+            assert time.monotonic() - started < 8, "nor does it wait for this one's"
+            assert first.exec(["true"]).ok
     finally:
         other.close()

@@ -57,12 +57,12 @@ INSTALL = "apt-get install -y runc"
 class Keeper:
     """The owner's side of the keeper process; serves any number of threads."""
 
-    def __init__(self, runc: str, owner: Owner) -> None:
+    def __init__(self, runc: str, owner: Owner, series: str) -> None:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         groups = [str(root / f"{cgroups.PREFIX}{owner.name}") for root in cgroups.hierarchies()]
         with its:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), runc, *groups],
+                [sys.executable, "-I", "-S", str(KEEPER), runc, series, *groups],
                 stdin=its.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -225,7 +225,7 @@ class OciBackend:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._keeper: Keeper | None = None
-        self._series = secrets.token_hex(3)
+        self._series = f"sb{secrets.token_hex(3)}-"
         """Tells this backend's control groups from those of another one in the same process."""
         self._numbers = itertools.count(1)
         self._owner = Owner.me()
@@ -268,7 +268,7 @@ class OciBackend:
             raise SandboxUnavailable(f"{why} [sandbox backend oci]. {mend}.")
         rootfs = self._images.rootfs(image, FIRST_ID)
         keeper = self._running()
-        name = f"sb{self._series}-{next(self._numbers)}"
+        name = f"{self._series}{next(self._numbers)}"
         group = f"{self._owner.name}/{name}"
         spec = runtime_spec("", f"/{cgroups.PREFIX}{group}", limits)
         disk = [limits.disk_mib * 2**20, limits.inodes, FIRST_ID]
@@ -333,7 +333,7 @@ class OciBackend:
                 self._keeper.close()  # it has ended; its warden may still be removing control groups
                 self._keeper = None
             if self._keeper is None:
-                self._keeper = Keeper(self._runc, self._owner)
+                self._keeper = Keeper(self._runc, self._owner, self._series)
             return self._keeper
 
 

@@ -235,13 +235,14 @@ def keep(link: socket.socket, runc: str) -> None:
     Keeper(link, runc).serve()
 
 
-def guard(link: socket.socket, runc: str, groups: list[str]) -> None:
+def guard(link: socket.socket, runc: str, series: str, groups: list[str]) -> None:
     """The warden's life: waits for the keeper's end, then removes what the kernel does not.
 
     Args:
         link: To the owner.
         runc: The program.
-        groups: The owner's folder in each control-group hierarchy.
+        series: What the names of the keeper's sandboxes begin with.
+        groups: The owner's folder in each control-group hierarchy, where another keeper of the owner may have some too.
     """
     unshare(CLONE_NEWNS | CLONE_NEWPID)
     child = os.fork()
@@ -256,17 +257,32 @@ def guard(link: socket.socket, runc: str, groups: list[str]) -> None:
             os._exit(status)
     os.waitpid(child, 0)
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(os.path.isdir(each) for each in groups):
-        for group in groups:
+    while (left := _beginning_with(series, groups)) and time.monotonic() < deadline:
+        for group in left:
             for folder, _, _ in os.walk(group, topdown=False):
                 try:
                     os.rmdir(folder)
                 except OSError:
                     pass  # its last process is just ending
         time.sleep(0.01)
+    for group in groups:
+        try:
+            os.rmdir(group)
+        except OSError:
+            pass  # gone, or another keeper's still
+
+
+def _beginning_with(series: str, groups: list[str]) -> list[str]:
+    found = []
+    for group in groups:
+        try:
+            found += [f"{group}/{name}" for name in os.listdir(group) if name.startswith(series)]
+        except OSError:
+            pass  # there is none
+    return [each for each in found if os.path.isdir(each)]
 
 
 if __name__ == "__main__":
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # a terminal's Ctrl-C is the owner's; this ends when the owner does
-    guard(socket.socket(fileno=0), sys.argv[1], sys.argv[2:])
+    guard(socket.socket(fileno=0), sys.argv[1], sys.argv[2], sys.argv[3:])
