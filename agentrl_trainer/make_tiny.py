@@ -91,7 +91,7 @@ class Recipe:
     stages: Sequence[CopyStage] = STAGES
     sound: Phase = field(default_factory=lambda: Phase(renamings=8, how=Imitation(steps=2000, learning_rate=2e-3)))
     """On faultless demonstrations: what the policy is able to do. Which of a table's columns is meant is found out at
-    once, between steps 800 and 1,100: 950 steps in all end before it, and DB then stays at 0.2 in the end."""
+    once, between steps 800 and 1,100: with 950 steps in all it was not learnt."""
     faulty: Phase = field(default_factory=lambda: Phase(renamings=1, how=Imitation(steps=120, learning_rate=1e-3)))
     """On those of fallible experts: what it does."""
 
