@@ -49,6 +49,7 @@ DIFFER = {
 HOST = {"os/std/7/bootstrap#6", "os/std/7/bootstrap#18"}
 """They ask how full the host's memory is, which may be another answer a moment later."""
 TRIES = 5
+"""For those, and for all that count processes: `ps -A | wc -l` sees its own `wc` or, now and then, does not."""
 
 
 class Play(NamedTuple):
@@ -124,7 +125,8 @@ def replay(chosen: list[Sample], test_data: Path, boxes: Boxes, *, both_each: in
         number, sample = numbered
         both = number % both_each == 0
         played = play(sample, task, boxes, both=both)
-        for _ in range(TRIES if sample.id in HOST else 0):
+        passing = sample.id in HOST or "processes" in sample.data["volatile"]
+        for _ in range(TRIES if passing else 0):
             if played.verdicts and all(played.verdicts):
                 break
             played = play(sample, task, boxes, both=both)

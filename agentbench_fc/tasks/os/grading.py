@@ -1,9 +1,10 @@
 """Judges the end of an episode: the answer, or the state of the sandbox, by the rules of the profile.
 
 Default rules keep the agent's hands off the scales. A reference answer is computed in another sandbox, which only the
-sample's own scripts have touched; where that cannot be right (volatility.py) it is computed in the agent's sandbox, and
-never if the system's programs were tampered with. Check scripts run there as fresh processes with a fixed PATH, under
-the same condition. Conditions of generated samples are judged on facts that process 1 looks up itself (state.py).
+sample's own scripts have touched; where that cannot be right (volatility.py) it is computed in the agent's sandbox, up
+to three times where it does not bear the answer out, and never if the system's programs were tampered with. Check
+scripts run there as fresh processes with a fixed PATH, under the same condition. Conditions of generated samples are
+judged on facts that process 1 looks up itself (state.py).
 
 The profile `agentbench` runs references and checks in the agent's sandbox, after it, as AgentBench does.
 
@@ -45,6 +46,11 @@ _CHECK_TIMEOUT_S = 60.0
 AGING_S = 1.5
 """`find -mtime -7` still takes a file of 7 days for one second; an agent, which comes later, does not see that."""
 _RUN_TIMEOUT_S = 20.0
+MOMENTS = 3
+"""How often a reference that is computed in place is asked before an answer is wrong.
+
+What it counts differs by the moment: `ps -A | wc -l` sees its own `wc` or, when `ps` was quicker, does not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,15 @@ class Grader:
             return Verdict(checks.match_passes(data["match"], answer, agentbench=self.agentbench))
         if self.agentbench:
             return _grade_in_place(data, answer or "", box)
+        for _ in range(MOMENTS):
+            verdict = self._grade_now(sample_id, data, answer, box, known)
+            if verdict.passed or answer is None or verdict.metrics.get("reference") != "in place":
+                break
+        return verdict
+
+    def _grade_now(
+        self, sample_id: str, data: Mapping[str, Any], answer: str | None, box: Sandbox, known: Known
+    ) -> Verdict:
         outputs: list[str] = []
         metrics: dict[str, Any] = {}
         for step in data["checks"]:

@@ -20,7 +20,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "create": {"init": "mkdir /srv/d && touch /srv/d/{a,b,c}"},
         "evaluation": {"check": [None, INTEGER], "example": "ls /srv/d | wc -l"},
     },
-    "processes": {"evaluation": {"check": [None, INTEGER], "example": "ps -A | wc -l"}},
+    "processes": {"evaluation": {"check": [None, INTEGER], "example": 'n=$(ps -A); wc -l <<< "$n"'}},
+    "moments": {"evaluation": {"check": [None, INTEGER], "example": "pgrep x; echo >> /srv/n; wc -l < /srv/n"}},
     "mode": {
         "create": {"init": "echo x > /srv/f && chmod 600 /srv/f"},
         "evaluation": {"check": {"code": "[ $(stat -c %a /srv/f) = 640 ]"}, "example": {"code": "chmod 640 /srv/f"}},
@@ -213,8 +214,15 @@ def test_the_reference_is_computed_where_the_agent_has_not_been(begin: Begin) ->
 def test_a_volatile_reference_is_computed_in_place(begin: Begin) -> None:
     played = begin("processes")
     played.bash("setsid sleep 500 </dev/null >/dev/null 2>&1 &")
-    turn = played("answer_action", answer=played.bash("bash -c 'ps -A | wc -l'"))
+    counted = played.bash("bash -c 'n=$(ps -A); wc -l <<< \"$n\"'")  # a pipe's other end may or may not be there yet
+    turn = played("answer_action", answer=counted)
     assert (turn.reward, turn.metrics["reference"]) == (1.0, "in place")  # elsewhere there is no such sleep
+
+
+@pytest.mark.parametrize(("answer", "reward"), [("1", 1.0), ("3", 1.0), ("4", 0.0), ("", 0.0)])
+def test_an_answer_that_was_right_at_one_of_three_moments_is_right(begin: Begin, answer: str, reward: float) -> None:
+    played = begin("moments")
+    assert played.answer(answer) == reward
 
 
 def test_a_volatile_reference_is_not_computed_by_programs_of_the_agents(begin: Begin) -> None:
