@@ -245,7 +245,7 @@ class Engines:
             )
         for lag in self.stale_lags:
             _check(lag, "engines.stale_lags", "Use 1 step or more.", low=1)
-        if self.stale_lags:  # whoever publishes to stale engines does it whenever one of them is due
+        if self.stale_lags:  # no stale version is older than its last multiple of this, whichever engine it is of
             object.__setattr__(self, "stale_sync_steps", math.gcd(*self.stale_lags))
         for weight in self.weights:
             _check(weight, "engines.weights", "Use 0 or more.", low=0)

@@ -146,6 +146,7 @@ def _start_rollouts(config: RunConfig, cursor: checkpoint.Cursor, output: Path) 
         done=cursor.done,
         restarts=config.rollout.restarts,
         counted=lambda group: group.counted(config.refill_tolerance),
+        stale_lags=config.engines.stale_lags or (1,),
     )
     importing.join()
     return rollouts
@@ -206,7 +207,8 @@ def _train(
     ).start()
     stack.callback(trainer.queue.close)
     trainer.play = rollouts.evaluate
-    folder = snapshot_folder(config.engines.weights_dir, output, _size(trainer.model))
+    lags = config.engines.stale_lags or (config.engines.stale_sync_steps,)
+    folder = snapshot_folder(config.engines.weights_dir, output, _size(trainer.model), lags=len(set(lags)))
     resumed_at = checkpoint.sealed_step(start) if start else None
     report = RunReport(output, display, resumed_at=resumed_at)
     decode = trainer.processing_class.decode
@@ -228,7 +230,7 @@ def _train(
         )
         trainer.add_callback(canary)
         publish = canary.publish
-    publisher = WeightPublisher(publish, stale_sync_steps=config.engines.stale_sync_steps, folder=folder)
+    publisher = WeightPublisher(publish, stale_lags=lags, folder=folder)
     stack.callback(publisher.close)
     trainer.add_callback(
         RunCallback(

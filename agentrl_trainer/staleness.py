@@ -6,7 +6,7 @@ fresh engines; a stale engine (cross-policy sampling) lags on purpose: its token
 Not here: pacing, which keeps lags low in the first place (rollout/); what a mask does to the loss (collate.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,14 @@ from agentrl_trainer.types import Trajectory
 
 SHOWN = 8
 """Lags above it share the last place of the histogram."""
+
+
+def due(version: int, lags: Iterable[int], held: Container[int]) -> list[int]:
+    """The lags whose stale engines take a version: its divisors, and those that hold none yet, whatever it is.
+
+    Replaying the versions that each lag holds, oldest first, brings new engines to the same.
+    """
+    return [lag for lag in lags if lag not in held or version % lag == 0]
 
 
 def fresh_tokens(trajectory: Trajectory, fresh_engines: int) -> NDArray[np.bool_]:

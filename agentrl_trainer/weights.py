@@ -1,7 +1,7 @@
 """Weight versions on their way from the trainer to the engines: whole snapshots in a folder that both can read.
 
-Version n is the policy after n optimizer steps. Fresh engines get every version, stale ones every
-`stale_sync_steps`-th, and all of them the first. A snapshot is written beside its place and renamed: a reader sees all
+Version n is the policy after n optimizer steps. Fresh engines get every version, stale ones each that is a multiple of
+their lag, and all of them the first. A snapshot is written beside its place and renamed: a reader sees all
 of it or nothing.
 
 Not here: how an engine takes a snapshot (engines/); checkpoints, which also hold the optimizer (checkpoint.py).
@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentbench_fc.errors import InfrastructureError
+from agentrl_trainer.staleness import due
 
 FILE = "model.safetensors"
 PREFIX = "agentrl-weights-"
@@ -27,7 +28,7 @@ STALE = "stale"
 """Folder of a checkpoint."""
 MEMORY = Path("/dev/shm")
 ROOM = 6
-"""A memory-backed folder must have room for so many snapshots."""
+"""A memory-backed folder must have room for so many snapshots, and for one more for each further lag."""
 KEPT = 2
 """Newest snapshots that stay, so that an engine that is just reading one never loses it."""
 
@@ -41,16 +42,22 @@ class Publish(Protocol):
 
 
 class WeightPublisher:
-    """Writes snapshots, announces them, and removes those that no engine can need."""
+    """Writes snapshots, announces them, and removes those that no engine can need, also one that is started again.
 
-    def __init__(self, publish: Publish, *, stale_sync_steps: int, folder: Path) -> None:
+    Args:
+        publish: Announces them.
+        stale_lags: Of the stale engines, the versions between two of their updates.
+        folder: Of the snapshots.
+    """
+
+    def __init__(self, publish: Publish, *, stale_lags: Sequence[int], folder: Path) -> None:
         self._publish = publish
-        self._every = stale_sync_steps
+        self._lags = sorted(set(stale_lags))
         self._folder = folder
-        self._stale: int | None = None
+        self._held: dict[int, int] = {}  # by lag
 
     def publish(self, state: Mapping[str, Tensor], version: int, *, extra: Mapping[str, str] | None = None) -> Path:
-        """Makes `state` known as `version`; the first version, and each `stale_sync_steps`-th, to stale engines too.
+        """Makes `state` known as `version`, to the stale engines too when some of them are due.
 
         Args:
             state: The model's state dict; tensors that share memory are written once, under their first name.
@@ -60,54 +67,55 @@ class WeightPublisher:
         Raises:
             InfrastructureError: the folder cannot be written, or the rollout side is dead.
         """
-        stale = self._stale is None or version % self._every == 0
-        path = self._folder / f"v{version:07d}"
+        taking = due(version, self._lags, self._held)
+        path = self._path(version)
         try:
             write_snapshot(path, state, version, extra or {})
         except OSError as error:
             raise InfrastructureError(
                 f"weights cannot be written: {error} [{path}]. Free space, or set engines.weights_dir."
             ) from error
-        self._publish(path, version, stale=stale)
-        if stale:
-            self._stale = version
+        self._publish(path, version, stale=bool(taking))
+        self._held |= dict.fromkeys(taking, version)
         self._remove_old()
         return path
 
     def save_stale(self, checkpoint: Path) -> None:
         """Puts what the stale engines hold into a checkpoint, where it differs from what the checkpoint holds."""
-        snapshots = sorted(self._folder.glob("v*"))
-        held = self._folder / f"v{self._stale or 0:07d}"
-        if self._stale is not None and held in snapshots[:-1]:
-            shutil.copytree(held, checkpoint / STALE, dirs_exist_ok=True)
+        held = {self._path(version) for version in self._held.values()}
+        for snapshot in sorted(self._folder.glob("v*"))[:-1]:
+            if snapshot in held:
+                shutil.copytree(snapshot, checkpoint / STALE / snapshot.name, dirs_exist_ok=True)
 
     def restore_stale(self, checkpoint: Path, publish: Publish) -> None:
-        """Gives the engines what the stale ones held when a checkpoint was made; the newest version follows.
+        """Gives the engines what the stale ones held when a checkpoint was made, oldest first; the newest follows.
 
         Args:
             checkpoint: Of the run that is resumed.
             publish: Hands it over.
 
         Raises:
-            InfrastructureError: the rollout side is dead, or the snapshot is not whole.
+            InfrastructureError: the rollout side is dead, or a snapshot is not whole.
         """
-        if not (checkpoint / STALE).is_dir():
-            return
-        version = read_version(checkpoint / STALE)
-        path = self._folder / f"v{version:07d}"
-        shutil.copytree(checkpoint / STALE, path, dirs_exist_ok=True)
-        publish(path, version, stale=True)
-        self._stale = version
+        for held in sorted((checkpoint / STALE).glob("v*")):
+            version = read_version(held)
+            path = self._path(version)
+            shutil.copytree(held, path, dirs_exist_ok=True)
+            publish(path, version, stale=True)
+            self._held |= dict.fromkeys(due(version, self._lags, self._held), version)
 
     def close(self) -> None:
         """Removes all snapshots; safe to repeat."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_old(self) -> None:
-        snapshots = sorted(self._folder.glob("v*"))
-        for old in snapshots[:-KEPT]:
-            if old.name != f"v{self._stale or 0:07d}":
+        held = {self._path(version) for version in self._held.values()}
+        for old in sorted(self._folder.glob("v*"))[:-KEPT]:
+            if old not in held:
                 shutil.rmtree(old, ignore_errors=True)
+
+    def _path(self, version: int) -> Path:
+        return self._folder / f"v{version:07d}"
 
 
 def write_snapshot(path: Path, state: Mapping[str, Tensor], version: int, extra: Mapping[str, str]) -> None:
@@ -135,15 +143,22 @@ def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor.detach().contiguous()
 
 
-def snapshot_folder(chosen: Path | None, run: Path, snapshot_bytes: int) -> Path:
-    """Where a run's snapshots go: the chosen folder, else memory-backed if there is room, else the run's folder."""
+def snapshot_folder(chosen: Path | None, run: Path, snapshot_bytes: int, *, lags: int = 1) -> Path:
+    """Where a run's snapshots go: the chosen folder, else memory-backed if there is room, else the run's folder.
+
+    Args:
+        chosen: The configuration's.
+        run: The run's folder.
+        snapshot_bytes: Size of one snapshot.
+        lags: Different lags of stale engines, each of which keeps a snapshot.
+    """
     # containers and machines may share the folder, and number their processes alike
     own = f"{PREFIX}{_process_space()}-{os.getpid()}-{secrets.token_hex(4)}"
     if chosen is not None:
         return chosen / own
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         _remove_orphans(MEMORY)
-        if shutil.disk_usage(MEMORY).free > ROOM * snapshot_bytes:
+        if shutil.disk_usage(MEMORY).free > (ROOM + lags - 1) * snapshot_bytes:
             return MEMORY / own
     return run / "weights"
 

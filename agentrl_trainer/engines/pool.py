@@ -89,8 +89,7 @@ class EnginePool:
         self._faults = [""] * len(self.engines)
         self._left = [restarts] * len(self.engines)
         self._reviving: dict[int, asyncio.Task[None]] = {}
-        self._latest: dict[EngineRole, _Snapshot] = {}
-        self._updated: set[int] = set()
+        self._latest: dict[int, _Snapshot] = {}
         self._closing = False
 
     @property
@@ -212,8 +211,9 @@ class EnginePool:
             NoEngineLeft: no fresh engine could take them.
         """
         roles = tuple(roles)
-        self._latest |= dict.fromkeys(roles, _Snapshot(path, version))
-        targets = [i for role in roles for i in self._kinds[role] if not self._faults[i] and self._due(i, version)]
+        taking = [i for role in roles for i in self._kinds[role] if self._due(i, version)]
+        self._latest |= dict.fromkeys(taking, _Snapshot(path, version))
+        targets = [i for i in taking if not self._faults[i]]
         refusals: list[CallerError] = []
 
         async def one(index: int) -> None:
@@ -240,9 +240,7 @@ class EnginePool:
 
     def _due(self, index: int, version: int) -> bool:
         """Whether an engine takes this version; every one takes its first."""
-        first = index not in self._updated
-        self._updated.add(index)
-        return first or version % self._lags.get(index, 1) == 0
+        return index not in self._latest or version % self._lags.get(index, 1) == 0
 
     async def probe(
         self, ids: Sequence[int], sampling: Sampling, roles: Iterable[EngineRole], *, timeout_s: float
@@ -295,14 +293,14 @@ class EnginePool:
             logger.error("engine %s is out of service: %s", engine.name, fault)
 
     async def _revive(self, index: int, engine: Revivable) -> None:
-        """Brings an engine back and gives it the newest weights of its kind, as long as there are restarts left."""
+        """Brings an engine back and gives it the weights that it was due last, as long as there are restarts left."""
         served, pause = self.engines[index], REVIVE_PAUSE_S
         while self._left[index]:
             self._left[index] -= 1
             try:
                 await engine.revive()
                 # newer weights may be published while it takes these
-                while (latest := self._latest.get(served.role)) and served.version != latest.version:
+                while (latest := self._latest.get(index)) and served.version != latest.version:
                     await served.update_weights(*latest)
             except InfrastructureError as error:
                 self._faults[index] = str(error)

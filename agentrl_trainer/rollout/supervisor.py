@@ -3,8 +3,9 @@
     rollouts = SupervisedRollouts(start, done=cursor.done, restarts=3, counted=…)
 
 The new process gets the ids of the groups that were consumed or have reached the trainer, so that none is played twice,
-and draws again what was in flight, so that none is lost; then the newest weights of both kinds, and how much waits for
-a step already. A process that says itself why it cannot go on is not started again: repeating would not help.
+and draws again what was in flight, so that none is lost; then the weights that the engines of each lag held, and the
+newest; and how much waits for a step already. A process that says itself why it cannot go on is not started again:
+repeating would not help.
 
 Not here: the process (process.py); engines that die alone (engines/pool.py).
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from agentbench_fc.errors import InfrastructureError
+from agentrl_trainer.staleness import due
 from agentrl_trainer.types import Group
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ class SupervisedRollouts:
         done: Ids of groups that were consumed before this run.
         restarts: Deaths that are made good.
         counted: What a group counts towards a batch.
+        stale_lags: Of the stale engines, the versions between two of their updates; (1,): they take all that is
+            published to them.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class SupervisedRollouts:
         done: Collection[str],
         restarts: int,
         counted: Callable[[Group], int],
+        stale_lags: Sequence[int] = (1,),
     ) -> None:
         self._start = start
         self._counted = counted
@@ -82,7 +87,8 @@ class SupervisedRollouts:
         self._out = set(done)
         self._pending = 0
         self._weights: tuple[Path, int] | None = None
-        self._stale: tuple[Path, int] | None = None
+        self._stale_lags = stale_lags
+        self._stale: dict[int, tuple[Path, int]] = {}  # by lag
         self._taking = threading.Lock()  # a group is recorded before anyone may start a process without it
         self._lock = threading.RLock()
         self._generation = 0
@@ -118,7 +124,7 @@ class SupervisedRollouts:
         with self._lock:
             self._weights = (path, version)
             if stale:
-                self._stale = (path, version)
+                self._stale |= dict.fromkeys(due(version, self._stale_lags, self._stale), (path, version))
         handle, generation = self._present()
         try:
             handle.publish(path, version, stale)
@@ -189,8 +195,6 @@ class SupervisedRollouts:
         if self._weights is None:
             return
         self._handle.consumed(-self._pending)
-        if self._stale is not None and self._stale != self._weights:
-            self._handle.publish(*self._stale, stale=True)
-            self._handle.publish(*self._weights, stale=False)
-        else:
-            self._handle.publish(*self._weights, stale=True)
+        held = set(self._stale.values())
+        for path, version in sorted(held | {self._weights}, key=lambda weights: weights[1]):
+            self._handle.publish(path, version, stale=(path, version) in held)

@@ -25,7 +25,7 @@ def publisher(tmp_path: Path, published: list[tuple[Path, int, bool]]) -> Weight
         assert read_version(path) == version
         published.append((path, version, stale))
 
-    return WeightPublisher(publish, stale_sync_steps=3, folder=tmp_path / "w")
+    return WeightPublisher(publish, stale_lags=[3], folder=tmp_path / "w")
 
 
 def test_versions_reach_stale_engines_first_and_every_third(
@@ -58,7 +58,7 @@ def test_a_resumed_run_gives_stale_engines_what_they_held(
     publisher.close()
     assert not (tmp_path / "checkpoint-6" / weights.STALE).exists(), "they held the newest"
 
-    again = WeightPublisher(publisher._publish, stale_sync_steps=3, folder=tmp_path / "w2")
+    again = WeightPublisher(publisher._publish, stale_lags=[3], folder=tmp_path / "w2")
     published.clear()
     again.restore_stale(tmp_path / "checkpoint-6", publisher._publish)
     assert published == []
@@ -81,7 +81,7 @@ def test_tied_weights_are_written_once_and_all_values_survive(publisher: WeightP
 
 def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    publisher = WeightPublisher(lambda *a, **k: None, stale_sync_steps=1, folder=tmp_path / "file" / "w")
+    publisher = WeightPublisher(lambda *a, **k: None, stale_lags=[1], folder=tmp_path / "file" / "w")
     with pytest.raises(InfrastructureError, match="engines.weights_dir"):
         publisher.publish({"a": torch.zeros(1)}, 0)
     with pytest.raises(InfrastructureError, match="no whole snapshot"):

@@ -1,20 +1,25 @@
 """Policies are drawn by their weights, updated by their own lags, and weighed by what they bring."""
 
+import asyncio
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentbench_fc.errors import CallerError
+from agentbench_fc.errors import CallerError, InfrastructureError
 from agentrl_trainer.config import Engines
 from agentrl_trainer.configfile import load_config
 from agentrl_trainer.engines.base import Completion, EngineRole, Sampling
 from agentrl_trainer.engines.mix import PolicyMix
 from agentrl_trainer.engines.pool import EnginePool
+from agentrl_trainer.rollout.supervisor import Died, SupervisedRollouts
+from agentrl_trainer.weights import WeightPublisher, read_version
 
 
 class Engine:
@@ -24,15 +29,20 @@ class Engine:
         self.name = name
         self.role = role
         self.version = -1
+        self.dead = False
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, *, timeout_s: float) -> Completion:
-        raise NotImplementedError
+        raise InfrastructureError("dead.")
 
     async def update_weights(self, path: Path, version: int) -> None:
+        assert not path.is_absolute() or read_version(path) == version, "what an engine is told to take is there"
         self.version = version
 
+    async def revive(self) -> None:
+        self.version, self.dead = -1, False
+
     async def health(self) -> bool:
-        return True
+        return not self.dead
 
     async def aclose(self) -> None: ...
 
@@ -57,6 +67,81 @@ async def test_stale_engines_follow_at_their_own_lags() -> None:
     assert held[15] == [15, 12, 0, 12]
     assert held[31] == [31, 28, 16, 28]
     assert pool.choices() == [(1 / 3, 32), (1 / 3, 32), (1 / 3, 32)]
+
+
+async def test_an_engine_that_is_brought_back_holds_what_its_own_lag_says() -> None:
+    pool = pool_of(2, stale_lags=(2, 6), restarts=1)
+    for version in range(12):
+        await pool.update(Path("v"), version, ("fresh", "stale") if version % 2 == 0 else ("fresh",))
+    for index, engine in enumerate(pool.engines):
+        assert isinstance(engine, Engine)
+        engine.dead = True
+        with pytest.raises(InfrastructureError):
+            await pool.generate(index, [1], Sampling(max_tokens=1), timeout_s=5)
+        await asyncio.wait_for(pool._reviving[index], 5)
+    assert [engine.version for engine in pool.engines] == [11, 10, 6]
+
+
+class Rollouts:
+    """Engines of some lags behind the interface of a rollout process, which dies when it is told to."""
+
+    def __init__(self, lags: Sequence[int]) -> None:
+        self.pool = pool_of(len(lags), stale_lags=lags)
+        self.dies = False
+
+    def publish(self, path: Path, version: int, stale: bool) -> None:
+        if self.dies:
+            raise Died("killed.")
+        asyncio.run(self.pool.update(path, version, ("fresh", "stale") if stale else ("fresh",)))
+
+    def consumed(self, trajectories: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    @property
+    def versions(self) -> list[int]:
+        return [engine.version for engine in self.pool.engines]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lags=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    start=st.integers(0, 7),
+    stops=st.sets(st.integers(0, 24), max_size=3),
+    deaths=st.sets(st.integers(1, 24), max_size=3),
+)
+def test_engines_hold_after_a_resume_or_a_death_what_they_would_hold_without(
+    lags: list[int], start: int, stops: set[int], deaths: set[int]
+) -> None:
+    processes: list[Rollouts] = []
+
+    def begin(done: Collection[str]) -> Rollouts:
+        processes.append(Rollouts(lags))
+        return processes[-1]
+
+    def supervised() -> SupervisedRollouts:
+        return SupervisedRollouts(begin, done=(), restarts=9, counted=lambda group: 1, stale_lags=lags)  # type: ignore[arg-type,return-value]
+
+    undisturbed = Rollouts(lags)
+    with tempfile.TemporaryDirectory() as folder:
+        rollouts = supervised()
+        publisher = WeightPublisher(rollouts.publish, stale_lags=lags, folder=Path(folder) / "run")
+        for version in range(start, start + 25):
+            processes[-1].dies = version - start in deaths
+            publisher.publish({"a": torch.full((2,), float(version))}, version)
+            undisturbed.publish(Path("v"), version, stale=True)
+            assert processes[-1].versions == undisturbed.versions
+            if version - start in stops:
+                saved = Path(folder) / f"checkpoint-{version}"
+                publisher.save_stale(saved)
+                publisher.close()
+                rollouts = supervised()
+                publisher = WeightPublisher(rollouts.publish, stale_lags=lags, folder=Path(folder) / f"run-{version}")
+                publisher.restore_stale(saved, rollouts.publish)
+                publisher.publish({"a": torch.full((2,), float(version))}, version)  # as a resumed run does
+                assert processes[-1].versions == undisturbed.versions
+        kept = {p.name for p in (publisher._folder).iterdir()}
+        assert len(kept) <= len(set(lags)) + 2
 
 
 def test_weights_decide_how_often_a_policy_is_drawn() -> None:
