@@ -74,7 +74,7 @@ def train(
         Interrupted: a signal came; the last completed step is in a checkpoint.
     """
     from agentrl_trainer.display import make_display
-    from agentrl_trainer.policy import device_of, new_folder, policy_path, policy_warnings
+    from agentrl_trainer.policy import check_same_model, device_of, new_folder, policy_path, policy_warnings
 
     _check_installed(config)  # all of this before anything is made or started
     if _rank(config) > 0:
@@ -95,27 +95,37 @@ def train(
         display = make_display(config.progress, config.steps)
         stack.callback(display.close)
         display.note(f"run folder: {output}" + (f", resumed from {start.name}" if start else ""))
-        for warning in [*warnings, *(_taken_up(config, output, start) if start else ())]:
+        for warning in warnings:
             display.note(f"warning: {warning}")
-        with writing("the configuration", output):
-            (output / CONFIG).write_text(to_yaml(config), encoding="utf-8")
+        if not start:
+            _write_config(config, output)
         cursor = checkpoint.Cursor.load(start) if start else checkpoint.Cursor()
         if rollouts is None:
             rollouts = _start_rollouts(config, cursor, output)
         stack.callback(rollouts.close)
         trainer = trainer or _trainer(config, output)
+        if start:  # a run that cannot go on leaves the folder as it was
+            check_same_model(trainer.model, start)
+            for warning in _take_up(config, output, start):
+                display.note(f"warning: {warning}")
         return _train(trainer, output, start, cursor, rollouts, display, interrupts, stack)
 
 
-def _taken_up(config: RunConfig, output: Path, start: Path) -> list[str]:
+def _take_up(config: RunConfig, output: Path, start: Path) -> list[str]:
     """Prepares the folder of a run that goes on; what a person should know of it."""
-    told = [
-        f"the run goes back to {start.name}: a later checkpoint is now {p}" for p in checkpoint.set_aside(output, start)
-    ]
+    with writing("a later checkpoint's new place", output):
+        aside = checkpoint.set_aside(output, start)
+    told = [f"the run goes back to {start.name}: a later checkpoint is now {path}" for path in aside]
     with contextlib.suppress(CallerError):  # none there, or of another release
         changed = changed_settings(load_config(output / CONFIG), config)
         told += [f"the run goes on with {changed}"] if changed else []
+    _write_config(config, output)
     return told
+
+
+def _write_config(config: RunConfig, output: Path) -> None:
+    with writing("the configuration", output):
+        (output / CONFIG).write_text(to_yaml(config), encoding="utf-8")
 
 
 def _check_installed(config: RunConfig) -> None:
@@ -172,12 +182,15 @@ def _follow(config: RunConfig, trainer: "AgentGRPOTrainer | None") -> str:
     from transformers import PrinterCallback
 
     from agentrl_trainer.callbacks import FollowerCallback
+    from agentrl_trainer.policy import check_same_model
 
     output = config.output or Path()
     start = None if config.resume == "never" else checkpoint.resume_from(config.resume, output)
     trainer = trainer or _trainer(config, output)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(FollowerCallback(trainer, config))
+    if start:
+        check_same_model(trainer.model, start)
     trainer.fit(start)
     return ""
 

@@ -37,7 +37,7 @@ from agentrl_trainer.metrics import Metrics, WeightedMetrics, batch_metrics, rat
 from agentrl_trainer.mixture import PolicyHistory, pooled, stretches
 from agentrl_trainer.normalization import TaskNormalizer
 from agentrl_trainer.offpolicy import Corrected, PerRow, correct
-from agentrl_trainer.policy import START, check_same_model, device_of, open_policy
+from agentrl_trainer.policy import START, device_of, open_policy
 from agentrl_trainer.queue import StepBatch, TrajectoryQueue
 from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
@@ -221,7 +221,6 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
     def fit(self, start: Path | None) -> None:
         """The loop over steps, from the beginning or from a checkpoint; queue and callbacks are in place."""
         if start:
-            check_same_model(self.model, start)
             self.normalizer = TaskNormalizer.load(self.config.normalization, start)
         self.outcome: TrainOutput = super().train(resume_from_checkpoint=str(start) if start else None)
 

@@ -198,8 +198,11 @@ def test_a_folder_in_use_or_of_another_run_or_model_is_refused(
     other = shutil.copytree(policy_dir, tmp_path / "other")
     shape = json.loads((other / "config.json").read_text()) | {"num_hidden_layers": 1, "layer_types": None}
     (other / "config.json").write_text(json.dumps(shape))
+    train(options(policy_dir, tmp_path / "a", resume="auto", **quiet | {"steps": 2}), rollouts=scripted(make))
+    held = {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")}
     with pytest.raises(CallerError, match=r"of another model.*layers\.1.*Give the model that the run began with"):
-        train(options(other, tmp_path / "a", resume="auto", **quiet | {"steps": 2}), rollouts=scripted(make))
+        train(options(other, tmp_path / "a", resume=saved, **quiet | {"steps": 3}), rollouts=scripted(make))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")} == held, "all is as it was"
 
 
 def test_a_signal_while_a_checkpoint_is_loaded_leaves_no_other_one(
