@@ -43,6 +43,7 @@ from agentrl_trainer.ranks import Ranks
 from agentrl_trainer.rows import Rows, train_rows
 from agentrl_trainer.staleness import lag_report
 from agentrl_trainer.trl_fields import check_trl
+from agentrl_trainer.weights import stale_snapshots
 
 PRIVATE_NAMES = (
     "_compute_loss", "_get_per_token_logps_and_entropies", "_globalstep_last_logged", "_metrics", "_save_checkpoint",
@@ -222,6 +223,9 @@ class AgentGRPOTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not typed
         """The loop over steps, from the beginning or from a checkpoint; queue and callbacks are in place."""
         if start:
             self.normalizer = TaskNormalizer.load(self.config.normalization, start)
+            for version, tensors in stale_snapshots(start):  # the checkpoint's own weights are loaded over them
+                self.model.load_state_dict(tensors, strict=False)
+                self.remember(version)
         self.outcome: TrainOutput = super().train(resume_from_checkpoint=str(start) if start else None)
 
     def get_train_dataloader(self) -> "DataLoader[Step]":

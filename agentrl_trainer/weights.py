@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from agentbench_fc.errors import InfrastructureError
@@ -97,8 +97,7 @@ class WeightPublisher:
         Raises:
             InfrastructureError: the rollout side is dead, or a snapshot is not whole.
         """
-        for held in sorted((checkpoint / STALE).glob("v*")):
-            version = read_version(held)
+        for held, version in _held_at(checkpoint):
             path = self._path(version)
             shutil.copytree(held, path, dirs_exist_ok=True)
             publish(path, version, stale=True)
@@ -141,6 +140,16 @@ def _distinct(state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             continue
         seen.add(key)
         yield name, tensor.detach().contiguous()
+
+
+def stale_snapshots(checkpoint: Path) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Version and tensors of each snapshot that stale engines held at a checkpoint, oldest first; not the newest."""
+    for held, version in _held_at(checkpoint):
+        yield version, load_file(held / FILE)
+
+
+def _held_at(checkpoint: Path) -> list[tuple[Path, int]]:
+    return [(held, read_version(held)) for held in sorted((checkpoint / STALE).glob("v*"))]
 
 
 def snapshot_folder(chosen: Path | None, run: Path, snapshot_bytes: int, *, lags: int = 1) -> Path:

@@ -22,6 +22,7 @@ from agentrl_trainer.config import (
     Engines,
     Evaluation,
     Model,
+    OffPolicy,
     Optimization,
     RunConfig,
     SamplingOptions,
@@ -203,6 +204,27 @@ def test_a_folder_in_use_or_of_another_run_or_model_is_refused(
     with pytest.raises(CallerError, match=r"of another model.*layers\.1.*Give the model that the run began with"):
         train(options(other, tmp_path / "a", resume=saved, **quiet | {"steps": 3}), rollouts=scripted(make))
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "a").rglob("*")} == held, "all is as it was"
+
+
+def test_a_resumed_mixture_knows_the_weights_that_stale_engines_hold(
+    policy_dir: Path, tmp_path: Path, scripted: type[Any], make: Make
+) -> None:
+    changes = {
+        "off_policy": OffPolicy(ratio="mixture"),
+        "engines": Engines(kind="transformers", fresh=1, stale=2, stale_lags=(2, 3)),
+        "evaluation": Evaluation(n=0), "progress": "none", "checkpoints": Checkpoints(every=1, keep=9),
+    }  # fmt: skip
+    known = []
+    for folder, resume in (("a", "never"), ("b", str(tmp_path / "a" / "checkpoint-5"))):
+        config = options(policy_dir, tmp_path / folder, resume=resume, **changes | {"steps": 6})
+        trainer = AgentGRPOTrainer(None, config)
+        rollouts = scripted(make)
+        rollouts.number = 10 if folder == "b" else 0
+        train(config, trainer=trainer, rollouts=rollouts)
+        known.append(trainer.history._states)
+    assert set(known[1]) == {3, 4, 5, 6}
+    for version in (3, 4, 5):  # the sixth step's batch depends on what had come
+        assert all(torch.equal(tensor, known[0][version][name]) for name, tensor in known[1][version].items())
 
 
 def test_a_signal_while_a_checkpoint_is_loaded_leaves_no_other_one(
