@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_both_versions_of_control_groups_are_recognized(tmp_path: Path, mounts: 
     file.write_text(mounts.format(root=tmp_path))
     seen = cgroups.why_not(cgroups.hierarchies(file))
     assert seen.startswith(why) if not why else why in seen
+
+
+def test_two_sweeps_at_a_time_are_in_nobodys_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: [tmp_path])
+    for _ in range(20):
+        for number in range(20):
+            (tmp_path / f"{cgroups.PREFIX}gone" / f"sb{number}" / "below").mkdir(parents=True)
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(cgroups.remove, ["gone", "gone"])) == [True, True]
+        assert cgroups.owners() == set()
 
 
 def test_an_owners_name_tells_whether_it_lives() -> None:

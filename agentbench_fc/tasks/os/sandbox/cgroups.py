@@ -130,8 +130,8 @@ def remove(group: str, *, kill: bool = False, timeout_s: float = 5.0) -> bool:
 
 
 def _deepest_first(folder: Path) -> list[Path]:
-    below = [each for each in folder.rglob("*") if each.is_dir()]
-    return [*sorted(below, key=lambda each: -len(each.parts)), folder]
+    """What another sweep removes meanwhile is passed over."""
+    return [Path(each) for each, _, _ in os.walk(folder, topdown=False)]
 
 
 def _kill(folder: Path) -> None:
