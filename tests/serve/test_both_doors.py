@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_toys import call, gates, slow_task, until
+from client_toys import Clock, call, gates, slow_task, until
 from serve_stack import stack
 from toys import counter_task, rude_task
 
@@ -214,12 +214,18 @@ async def test_a_second_call_at_once_is_a_conflict(door: str) -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 async def test_an_idle_session_expires_and_says_why(door: str) -> None:
-    async with through(door, {"counter": counter_task()}, idle_timeout_s=0.3) as client:
+    clock = Clock()
+    async with through(door, {"counter": counter_task()}, idle_timeout_s=0.3, clock=clock) as client:
         turn = await client.start_sample("counter", 0)
         for _ in range(3):
-            await asyncio.sleep(0.15)
+            clock.now += 0.2
             await client.renew(turn.session_id)
-        await asyncio.sleep(0.8)
+        clock.now += 0.2
+        assert len(await client.list_sessions()) == 1, "renewed at 0.6, and it is 0.8"
+        clock.now += 0.2
+        async with asyncio.timeout(20):
+            while await client.list_sessions():  # noqa: ASYNC110  (a thread ends it)
+                await asyncio.sleep(0.02)
         with pytest.raises(Gone, match="expired: idle for 0.3 s"):
             await client.interact(turn.session_id, call("submit"), turn=1)
         (worker,) = await client.list_workers()
@@ -238,7 +244,7 @@ async def test_a_start_whose_caller_went_away_leaves_no_session(door: str) -> No
             await waiting
         await asyncio.sleep(0.1)
         gate.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while (await client.list_workers())[0].finished != 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert await client.list_sessions() == []

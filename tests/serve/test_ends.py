@@ -85,7 +85,7 @@ async def test_a_worker_that_is_told_to_end_while_it_closes_for_a_restart_closes
 async def test_one_task_that_will_not_end_keeps_the_others_of_a_worker_waiting_for_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client_module, "CLOSE_WAIT_S", 5.0)
+    monkeypatch.setattr(client_module, "CLOSE_WAIT_S", 18.0)
     gate, done, closed = threading.Event(), threading.Event(), threading.Event()
     done.set()
     worker = Worker(WorkerConfig(given={"a": clinging(gate), "b": clinging(done, closed)}))
@@ -93,7 +93,7 @@ async def test_one_task_that_will_not_end_keeps_the_others_of_a_worker_waiting_f
     for hosted in worker.hosted:
         await hosted.client.start_sample(hosted.name, 0)
     closing = asyncio.create_task(worker.aclose())
-    await until(closed.is_set, 4)
+    await until(closed.is_set, 15)
     assert not closing.done()
     gate.set()
     await closing
@@ -253,7 +253,7 @@ async def test_a_start_that_is_taken_back_and_will_not_end_stops_no_heartbeat() 
         member.order("start", "request-1")
         await until(lambda: member.orders == [])
         beats = member.beats
-        await until(lambda: member.beats >= beats + 3, 5)
+        await until(lambda: member.beats >= beats + 3, 15)
         assert served.workers[0].taken == 0
         gate.set()
 

@@ -142,16 +142,16 @@ def test_a_worker_drains_on_sigterm_and_says_goodbye(processes: Processes) -> No
     worker, _ = processes.serving("worker", "worker", TASK, "--controller", url, "--name", "w1", "--drain", "20")
 
     async def story() -> None:
-        async with HttpClient(url, timeout_s=30, start_wait_s=10) as client:
+        async with HttpClient(url, timeout_s=60, start_wait_s=30) as client:
             turn = await client.start_sample("counter", 0)
             worker.terminate()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(15):
                 while (await client.list_workers())[0].status != "draining":  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             await client.interact(turn.session_id, call("add", number=1), 1)
             assert worker.poll() is None
             assert (await client.interact(turn.session_id, call("submit"), 2)).reward == 1.0
-            assert await asyncio.to_thread(worker.wait, 10) == 0
+            assert await asyncio.to_thread(worker.wait, 60) == 0
             assert (await client.list_workers())[0].status == "dead"
             with pytest.raises(SessionLost, match="it was stopped"):
                 await client.interact(turn.session_id, call("submit"), 2)
@@ -164,7 +164,7 @@ def test_the_tables_and_their_json(processes: Processes) -> None:
     processes.serving("worker", "worker", TASK, "--controller", url, "--name", "w1", "--capacity", "counter=7")
 
     async def story() -> None:
-        async with HttpClient(url, start_wait_s=10, client_id="me") as client:
+        async with HttpClient(url, start_wait_s=30, client_id="me") as client:
             await client.start_sample("counter", 0)
             for arguments, words in (
                 (("sessions",), ("counter/train/0", "me", "1 open sessions")),

@@ -15,10 +15,12 @@ from toys import counter_task
 from agentbench_fc.client import SyncClient
 from agentbench_fc.episode import Task, ToolEpisode, make_task, tool
 from agentbench_fc.errors import InfrastructureError, Unavailable
+from agentbench_fc.serve import calls
 from agentbench_fc.serve.client import HttpClient
 from agentbench_fc.serve.config import ControllerConfig, WorkerConfig
 from agentbench_fc.serve.controller import Controller
 from agentbench_fc.serve.faults import SessionLost
+from agentbench_fc.serve.heartbeat import Heart
 from agentbench_fc.serve.server import address_of, bind, serving
 
 
@@ -32,8 +34,28 @@ async def play(client: HttpClient, session_id: str, target: int, turn: int = 0) 
     return (await client.interact(session_id, call("submit"), turn + target + 1)).reward
 
 
+@contextlib.asynccontextmanager
+async def silent(heart: Heart) -> AsyncIterator[None]:
+    """Its worker sends no heartbeat within the block; none is on its way either."""
+    send, held, let_go = heart._send, asyncio.Event(), asyncio.Event()
+
+    async def wait(leaving: bool) -> None:
+        held.set()
+        await let_go.wait()
+        await send(leaving)
+
+    heart._send = wait  # type: ignore[method-assign]
+    await asyncio.wait_for(held.wait(), 20)
+    try:
+        yield
+    finally:
+        heart._send = send  # type: ignore[method-assign]
+        let_go.set()
+
+
 async def test_starts_spread_over_the_workers() -> None:
-    async with stack(counters(), workers=3) as served, served.client() as client:
+    # no heartbeat meanwhile: one that was written before a start came and read after it counts one too few
+    async with stack(counters(), workers=3, controller={"heartbeat_s": 60.0}) as served, served.client() as client:
         await asyncio.gather(*(client.start_sample("counter", 0) for _ in range(30)))
         assert [worker.taken for worker in served.workers] == [10, 10, 10]
         assert len(await client.list_sessions()) == 30
@@ -52,18 +74,25 @@ async def test_a_dead_worker_is_reported_and_the_others_go_on() -> None:
             else:
                 assert await play(client, turn.session_id, 3) == 1.0
         assert await play(client, (await client.start_sample("counter", 0)).session_id, 1) == 1.0
-        workers = {worker.worker_id: worker.status for worker in await client.list_workers()}
-        assert workers == {victim: "dead", served.workers[1].worker_id: "alive"}
+        async with asyncio.timeout(20):  # one that is slow to say so may be doubted for a moment
+            while (told := {worker.worker_id: worker.status for worker in await client.list_workers()}) != {
+                victim: "dead",
+                served.workers[1].worker_id: "alive",
+            }:
+                assert told[victim] == "dead"
+                await asyncio.sleep(HEARTBEAT_S / 4)
 
 
 async def test_a_restarted_worker_takes_sessions_within_a_heartbeat() -> None:
     async with stack(counters()) as served, served.client() as client:
         lost = (await client.start_sample("counter", 0)).session_id
         await served.kill(0)
-        await served.add(WorkerConfig(given=counters(), name="w1"))
-        began = asyncio.get_running_loop().time()
-        assert await play(client, (await client.start_sample("counter", 0)).session_id, 1) == 1.0
-        assert asyncio.get_running_loop().time() - began < 10 * HEARTBEAT_S
+        again = await served.add(WorkerConfig(given=counters(), name="w1"))
+        member = served.controller.fleet.members[again.worker_id]
+        async with silent(served.hearts[1]):
+            beats = member.beats
+            assert await play(client, (await client.start_sample("counter", 0)).session_id, 1) == 1.0
+            assert member.beats == beats, "what it has told by now is enough"
         with pytest.raises(SessionLost):
             await client.interact(lost, call("submit"), 1)
 
@@ -157,9 +186,10 @@ async def test_a_worker_that_was_silent_ends_what_was_reported_lost() -> None:
     async with stack(counters()) as served, served.client(direct=False, timeout_s=20) as client:
         kept, lost = [(await client.start_sample("counter", 0)).session_id for _ in range(2)]
         member = served.controller.fleet.members[served.workers[0].worker_id]
-        served.controller.fleet.bury(member, "no sign of life")
-        with pytest.raises(SessionLost):
-            await client.interact(lost, call("submit"), 1)
+        async with silent(served.hearts[0]):
+            served.controller.fleet.bury(member, "no sign of life")
+            with pytest.raises(SessionLost):
+                await client.interact(lost, call("submit"), 1)
         await until(lambda: member.state == "alive")
         await until(lambda: served.workers[0].taken == 1)
         with pytest.raises(SessionLost):  # the same answer as before, not that it was cancelled
@@ -217,13 +247,22 @@ async def test_sessions_survive_a_bad_network(direct: bool, trouble: str) -> Non
         assert sum(info.finished for info in infos) - sum(info.started for info in infos) == 0
 
 
-async def test_a_worker_that_cannot_be_reached_directly_is_called_through_the_controller() -> None:
+async def test_a_worker_that_cannot_be_reached_directly_is_called_through_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with stack(counters()) as served, served.client(timeout_s=20) as client:
         turn = await client.start_sample("counter", 1)
-        client._sessions[turn.session_id].address = "http://127.0.0.1:9"  # nobody listens there
-        began = asyncio.get_running_loop().time()
+        client._sessions[turn.session_id].address = nobody = "http://127.0.0.1:9"  # nobody listens there
+        call_it, asked = client._link.call, list[str]()
+
+        async def spy(method: str, url: str, *arguments: Any, **options: Any) -> Any:
+            asked.append(nobody if url.startswith(nobody) else "controller")
+            return await call_it(method, url, *arguments, **options)
+
+        monkeypatch.setattr(client._link, "call", spy)
         assert await play(client, turn.session_id, 2) == 1.0
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asked[:2] == [nobody, "controller"], "at once"
+        assert asked.count(nobody) == 1, "and not there again"
 
 
 async def test_waiting_starts_get_the_slots_that_become_free() -> None:
@@ -285,7 +324,7 @@ async def test_a_draining_worker_finishes_what_it_has_and_takes_nothing_new() ->
         assert not draining.done()
         for turn in turns:
             assert await play(client, turn.session_id, 1) == 1.0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await draining
 
 
@@ -302,7 +341,7 @@ async def test_a_turn_that_hangs_without_a_deadline_frees_its_slot() -> None:
         gate.set()
 
 
-async def test_a_start_that_hangs_frees_its_slot() -> None:
+async def test_a_start_that_hangs_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     gate = threading.Event()
@@ -328,9 +367,11 @@ async def test_a_start_that_hangs_frees_its_slot() -> None:
 
     tasks: dict[str, Task] = {"stuck": Hangs()}  # type: ignore[dict-item]
     async with stack(tasks, default_capacity=1, start_timeout_s=0.5) as served:
-        async with served.client(timeout_s=1.5, start_wait_s=1.0) as client:
-            with pytest.raises(InfrastructureError, match=r"took over 0\.5 s"):
-                await client.start_sample("stuck", split="bad")
+        with monkeypatch.context() as patch:
+            patch.setattr(calls, "RETRY_GAPS_S", (100.0,))  # beyond the deadline: the first answer is the last
+            async with served.client(timeout_s=30, start_wait_s=1.0) as client:
+                with pytest.raises(InfrastructureError, match=r"took over 0\.5 s"):
+                    await client.start_sample("stuck", split="bad")
         await until(lambda: served.workers[0].taken == 0)
         async with served.client() as client:
             assert (await client.start_sample("stuck", split="train")).turn == 0
@@ -394,16 +435,14 @@ async def test_a_blocking_client_over_http() -> None:
 
 
 async def test_nothing_answers_within_the_deadline() -> None:
-    async with HttpClient("http://127.0.0.1:9", timeout_s=0.5) as client:
-        began = asyncio.get_running_loop().time()
+    async with HttpClient("http://127.0.0.1:9", timeout_s=0.5) as client, asyncio.timeout(20):
         with pytest.raises(InfrastructureError, match=r"no usable answer within 0\.5 s"):
             await client.list_workers()
-        assert asyncio.get_running_loop().time() - began < 2
 
 
 async def test_a_rejected_flood_of_starts_leaves_nothing_behind() -> None:
     async with stack(counters(), default_capacity=2, controller={"max_waiting": 5}) as served:
-        async with served.client(start_wait_s=0.5, timeout_s=5) as client:
+        async with served.client(start_wait_s=0.5, timeout_s=30) as client:
             results = await asyncio.gather(
                 *(client.start_sample("counter", 0) for _ in range(40)), return_exceptions=True
             )

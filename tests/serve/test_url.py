@@ -23,7 +23,9 @@ ADD, SUBMIT = {"name": "add", "arguments": {"number": 1}}, {"name": "submit", "a
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Stack]:
-    with stack_in_thread(tasks={"rude": rude_task()}, refs=(TASK, "db"), workers=2) as made:
+    # patience: what this thread imports meanwhile holds the other one up, and makes its heartbeats late
+    patience = {"suspect_after_s": 30.0, "dead_after_s": 60.0}
+    with stack_in_thread(tasks={"rude": rude_task()}, refs=(TASK, "db"), workers=2, controller=patience) as made:
         yield made
 
 
@@ -134,9 +136,9 @@ def test_envs_are_dealt_out_by_weight() -> None:
 def test_a_service_that_vanishes_ends_episodes_as_masked() -> None:
     with stack_in_thread(tasks={"counter": counter_task()}) as gone:
         env: Any = gym.make("agentbench-fc/Task-v0", task="counter", url=gone.url).unwrapped
-        client = env._remote.client._client
-        client._calls.timeout_s = client._start_wait_s = 0.5
         env.reset(seed=1)
+    client = env._remote.client._client
+    client._calls.timeout_s = client._start_wait_s = 0.5
     _, reward, terminated, truncated, info = env.step(ADD)
     assert (reward, terminated, truncated, info["masked"], info["status"]) == (0.0, False, True, True, "task error")
     assert info["metrics"]["fault"] in {"environment", "worker"}
