@@ -3,7 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ from agentbench_fc.tasks.os.sandbox.choose import make
 from agentbench_fc.tasks.os.sandbox.docker import DockerBackend
 
 ENGINE_SCRIPT = Path(__file__).parent.parent / "scripts" / "os_engine.sh"
+
+
+def until(seconds: float, done: Callable[[], bool]) -> bool:
+    """Whether it is so, now or within that time: what runs in the background comes and goes when it is its turn."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def engine_answers(host: str | None = None) -> bool:

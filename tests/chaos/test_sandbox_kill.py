@@ -10,12 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from os_boxes import ENGINE_SCRIPT, backend, engine, open_backend  # noqa: F401
+from os_boxes import ENGINE_SCRIPT, backend, engine, open_backend, until  # noqa: F401
 
 from agentbench_fc.errors import InfrastructureError, Unavailable
 from agentbench_fc.tasks.os.sandbox import Limits, Sandbox, SandboxBackend, SandboxLost, SandboxUnavailable, cgroups
@@ -100,15 +100,6 @@ def left_over(backend: SandboxBackend, name: str, owner: Running) -> list[str]: 
             rows = client.containers(all=True, filters={"label": f"{OWNER_LABEL}={name}"})
             found += [f"container {row['Id'][:12]} {row['Status']}" for row in rows]
     return found
-
-
-def until(seconds: float, done: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def test_nothing_is_left_one_sweep_after_the_owner_was_killed(

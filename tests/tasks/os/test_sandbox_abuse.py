@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from os_boxes import backend, engine  # noqa: F401
+from os_boxes import backend, engine, until  # noqa: F401
 
 from agentbench_fc.tasks.os.sandbox import ExecResult, Limits, Sandbox, SandboxBackend, SandboxSpent, ShellResult
+from agentbench_fc.tasks.os.sandbox.box import GRACE_S
+from agentbench_fc.tasks.os.sandbox.cgroups import PREFIX, hierarchies
+from agentbench_fc.tasks.os.sandbox.docker import DockerBackend
+from agentbench_fc.tasks.os.sandbox.owner import Owner
 
 LIMITS = Limits(memory_mib=256, pids=64, cpus=1, disk_mib=96, inodes=20_000)
 
@@ -68,12 +72,10 @@ def use_up(box: Sandbox) -> None:
 
 def test_a_fork_bomb_is_bounded_and_ended(box: Sandbox, neighbour: Sandbox) -> None:
     result = spent_or(box, ":(){ :|:& };:; while :; do :; done", seconds=1)
-    began = time.monotonic()
     assert is_usable(neighbour)
-    assert time.monotonic() - began < 5
     if result is not None:
         assert is_usable(box)
-        assert len(box.exec(["ps", "-e"]).stdout.splitlines()) < 10
+        assert until(10, lambda: len(box.exec(["ps", "-e"]).stdout.splitlines()) < 10)
 
 
 def test_a_fork_bomb_in_the_background_does_not_spread(box: Sandbox, neighbour: Sandbox) -> None:
@@ -120,7 +122,7 @@ def test_a_disk_filled_with_many_files_is_bounded(box: Sandbox) -> None:
         assert b"No space left" in box.shell("echo x > /root/more && head -c 20000000 /dev/zero > /root/most").output
         assert box.shell("rm /root/f*; echo ok").output == b"ok\n"
         assert is_usable(box)
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 30 + GRACE_S
 
 
 def test_too_many_files_are_bounded(box: Sandbox) -> None:
@@ -133,8 +135,8 @@ def test_too_many_files_are_bounded(box: Sandbox) -> None:
 
 
 def settle(box: Sandbox) -> None:
-    """Gives Docker's disk watch the time of two rounds."""
-    for _ in range(20 if box.backend == "docker" else 0):
+    """Waits until Docker's disk watch has seen it, which ends the sandbox."""
+    for _ in range(150 if box.backend == "docker" else 0):
         box.exec(["sleep", "0.2"])
 
 
@@ -150,13 +152,19 @@ def test_infinite_output_is_drained_and_ended(box: Sandbox) -> None:
 
 
 def test_daemons_cost_no_time_and_go_with_the_box(box: Sandbox) -> None:
+    script = "for i in 1 2 3; do setsid nohup sleep 1000 & done; disown -a; (setsid sleep 1000 &)"
+    result = box.shell(script, timeout_s=100)
+    assert (result.timed_out, result.ended) == (False, None)
+    assert until(30, lambda: box.exec(["pgrep", "-cx", "sleep"]).stdout == b"4\n")
+    took = []
+    for _ in range(3):  # the quickest of three: one may have had to wait for a CPU
+        began = time.monotonic()
+        box.shell("(setsid sleep 1000 &)")
+        took.append(time.monotonic() - began)
+    assert min(took) < 1.5
     began = time.monotonic()
-    box.shell("for i in 1 2 3; do setsid nohup sleep 1000 & done; disown -a; (setsid sleep 1000 &)")
-    assert time.monotonic() - began < 1.5
-    time.sleep(0.5)
-    assert box.exec(["pgrep", "-c", "sleep"]).stdout == b"4\n"
     box.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
@@ -325,14 +333,22 @@ def test_editors_and_pagers_do_not_hang_for_ever(shared: Sandbox) -> None:
     ):
         began = time.monotonic()
         shared.shell(script, timeout_s=2)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 2 + GRACE_S
         assert is_usable(shared)
 
 
 def test_a_session_of_crimes_leaves_the_host_as_it_was(backend: SandboxBackend) -> None:  # noqa: F811
-    mounts = Path("/proc/mounts").read_text().count("\n")
+    names = []
     for script in (":(){ :|:& };:", "rm -rf --no-preserve-root /", "kill -9 -1", "setsid sleep 1000 &"):
         with backend.create("default", LIMITS) as made:
+            names.append(made.id)
             spent_or(made, script, seconds=1)
-    if backend.name == "oci":
-        assert Path("/proc/mounts").read_text().count("\n") <= mounts
+    # counting mounts would count those that come and go beside this test
+    mine = [line for line in Path("/proc/mounts").read_text().splitlines() if any(name in line for name in names)]
+    groups = [root / f"{PREFIX}{Owner.me().name}" / name for root in hierarchies() for name in names]
+    assert (mine, [each for each in groups if each.exists()]) == ([], [])
+    if backend.name == "docker":
+        assert isinstance(backend, DockerBackend)
+        with backend.engine() as client:
+            left = {name for row in client.containers(all=True) for name in row["Names"]}
+        assert not left & {f"/{name}" for name in names}

@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from os_boxes import backend, engine  # noqa: F401
+from os_boxes import backend, engine, until  # noqa: F401
 
 from agentbench_fc.tasks.os.sandbox import Sandbox, SandboxBackend, ShellResult
+from agentbench_fc.tasks.os.sandbox.box import GRACE_S
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_a_broken_script_is_an_error_at_once_and_the_shell_lives(box: Sandbox, s
     assert (result.timed_out, result.ended) == (False, None)
     assert result.code != 0
     assert b"bash" in result.output
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15, "of the 20 s that it would have"
     assert text(box, "echo $kept") == "1\n"
 
 
@@ -167,10 +168,10 @@ def test_forty_broken_scripts_do_not_cost_the_shell(box: Sandbox) -> None:
 def test_a_timeout_keeps_shell_variables_and_partial_output(box: Sandbox) -> None:
     run(box, "kept=1; cd /var")
     began = time.monotonic()
-    result = run(box, "echo before; sleep 60; echo never; sleep 60", seconds=1)
+    result = run(box, "echo before; sleep 60; echo never; sleep 60", seconds=1.5)
     assert (result.timed_out, result.code, result.ended) == (True, None, None)
     assert result.output == b"before\n"
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 1.5 + GRACE_S
     assert text(box, "echo $kept; pwd; pgrep sleep") == "1\n/var\n"
 
 
@@ -283,7 +284,7 @@ def test_a_moved_output_stays_moved_and_ends_each_call_at_once(box: Sandbox) -> 
     began = time.monotonic()
     assert text(box, "exec > /tmp/moved") == ""
     assert text(box, "echo into the file") == ""
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15, "of the 20 s that each would have"
     assert box.exec(["cat", "/tmp/moved"]).stdout == b"into the file\n"
     run(box, "exec >&-")
     assert not run(box, "echo nowhere").timed_out
@@ -326,8 +327,8 @@ def test_a_script_of_a_megabyte_runs(box: Sandbox) -> None:
 
 
 def test_late_output_of_the_background_is_not_the_next_commands(box: Sandbox) -> None:
-    run(box, "(sleep 0.3; echo late) &")
-    time.sleep(0.6)
+    run(box, "rm -f /tmp/said; (sleep 0.3; echo late; touch /tmp/said) &")
+    assert until(30, lambda: box.exec(["test", "-e", "/tmp/said"]).ok)
     assert text(box, "echo mine") == "mine\n"
 
 
