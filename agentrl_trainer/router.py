@@ -225,10 +225,6 @@ async def _application(options: argparse.Namespace) -> web.Application:
         timeout_s=options.timeout,
         seed=options.seed,
     )
-    print(
-        f"router: {len(options.fresh)} fresh, {len(options.stale or [])} stale, on {options.host}:{options.port}",
-        flush=True,
-    )
     return router.application()
 
 
@@ -252,8 +248,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stale_sync_steps < 1 or not (options.timeout > 0 and options.start_timeout > 0):
         parser.error("--stale-sync-steps, --timeout and --start-timeout must be above 0")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    ready = f"router: {len(options.fresh)} fresh, {len(options.stale or [])} stale, on {options.host}:{options.port}"
     try:
-        web.run_app(_application(options), host=options.host, port=options.port, print=None, access_log=None)
+        web.run_app(
+            _application(options), host=options.host, port=options.port, access_log=None,
+            print=lambda _: print(ready, flush=True),  # called when it listens, and signals end it in order
+        )  # fmt: skip
     except AgentBenchError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code

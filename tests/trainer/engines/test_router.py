@@ -131,7 +131,6 @@ async def test_the_command_serves_until_it_is_told_to_end(make_model: Callable[.
             assert process.stdout is not None
             line = await asyncio.wait_for(process.stdout.readline(), 60)
             assert line.decode().startswith("router: 1 fresh, 0 stale, on 127.0.0.1:")
-            await asyncio.sleep(0.5)
             os.kill(process.pid, signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 20) == 0
         finally:
