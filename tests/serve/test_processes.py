@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -81,16 +82,17 @@ def children(pid: int) -> list[psutil.Process]:
         return []
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else gets: a bound socket keeps it, and does not hinder who listens with SO_REUSEADDR."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_tree_serves_and_ends_with_all_its_children(processes: Processes, end: signal.Signals) -> None:
-    port = free_port()
+def test_a_tree_serves_and_ends_with_all_its_children(processes: Processes, port: int, end: signal.Signals) -> None:
     url = f"http://127.0.0.1:{port}"
     tree = processes.start("serve", TASK, "--port", str(port), "--workers", "2", "--drain", "0.5", "--heartbeat", "0.3")
 
@@ -108,8 +110,7 @@ def test_a_tree_serves_and_ends_with_all_its_children(processes: Processes, end:
     wait(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in alive), 10)
 
 
-def test_a_child_that_dies_is_started_again(processes: Processes) -> None:
-    port = free_port()
+def test_a_child_that_dies_is_started_again(processes: Processes, port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     tree = processes.start("serve", TASK, "--port", str(port), "--workers", "1", "--drain", "0.5", "--heartbeat", "0.3")
 

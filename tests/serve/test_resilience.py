@@ -141,9 +141,13 @@ async def test_a_rebuild_that_comes_out_differently_is_told() -> None:
 
 
 async def test_a_controller_that_is_replaced_loses_no_session() -> None:
+    with contextlib.closing(bind("127.0.0.1", 0, None)) as kept:  # not listening, so that nobody else gets the port
+        await _replace_the_controller(address_of(kept))
+
+
+async def _replace_the_controller(url: str) -> None:
     async with stack(counters(), workers=2) as served:
-        sock = bind("127.0.0.1", 0, None)
-        url = address_of(sock)
+        sock = bind("127.0.0.1", int(url.rpartition(":")[2]), None)
         first = Controller(ControllerConfig(heartbeat_s=HEARTBEAT_S))
         for heart in served.hearts:
             heart._url = url
