@@ -59,8 +59,8 @@ class FakeSGLang:
         self._outdated: TransformersEngine | None = None
         self._known: set[tuple[int, ...]] = set()
         self._known_before: set[tuple[int, ...]] = set()
-        self.generating = asyncio.Event()
-        """Set when a first request is under way."""
+        self.sampled = asyncio.Event()
+        """Set when a request has its first tokens."""
         self._active: dict[str, bool] = {}
         self._changed = asyncio.Condition()
         self._paused = False
@@ -196,7 +196,6 @@ class FakeSGLang:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._paused)
         self._active[rid] = False
-        self.generating.set()
         try:
             engine = self._engine_for(ids)
             version = self.version
@@ -210,6 +209,7 @@ class FakeSGLang:
                 part = await engine.generate([*ids, *new], self._sampling(params, len(new), limit), timeout_s=120.0)
                 new += part.ids
                 logprobs += part.logprobs
+                self.sampled.set()
                 if part.finish_reason == "stop":
                     finish = {"type": "stop", "matched": new[-1]}
                     break

@@ -1,6 +1,7 @@
-"""A rollout process that needs a second to be ready and then beats; for a test of the handle's patience."""
+"""A rollout process that needs 1.5 s, or $SLOW_ROLLOUT_S, to be ready, then beats; for tests of its handle."""
 
 import argparse
+import os
 import signal
 import time
 
@@ -14,8 +15,8 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     sock = join_parent(arguments.socket, arguments.parent, on_death=signal.SIGTERM)
     assert receive_frame(sock) is not None
-    time.sleep(1.5)
+    time.sleep(float(os.environ.get("SLOW_ROLLOUT_S", "1.5")))
     send_frame(sock, {"op": "ready"})
-    for _ in range(100):
+    for _ in range(3000):
         send_frame(sock, {"op": "beat", "stats": {"alive": 1}})
         time.sleep(0.1)

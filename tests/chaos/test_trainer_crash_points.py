@@ -128,10 +128,10 @@ def life(run: Path, seed: int) -> dict[str, Any]:
             cursor.save(folder)
             checkpoint.seal(folder, {"step": step})
             checkpoint.prune(run, keep=2)
+        feed.close()
     except Crash:
         feed._closed = True  # no `close`: a dead process tidies nothing up, and may have died with a lock in its hand
         raise
-    feed.close()
     return state
 
 

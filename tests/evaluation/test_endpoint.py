@@ -2,6 +2,7 @@
 
 import email.utils
 import json
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ def first(fault: str, times: int = 1) -> Callable[[int, Any], str | None]:
 
 
 async def ask(fake: FakeOpenAI, **settings: Any) -> Answer:
-    defaults = {"timeout_s": 10.0, "deadline_s": 30.0, "retries": 2, "backoff_s": 0.01}
+    defaults = {"timeout_s": 30.0, "deadline_s": 90.0, "retries": 2, "backoff_s": 0.01}
     async with Endpoint(fake.url, "m", **(defaults | settings)) as endpoint:
         return await endpoint.complete(HELLO, [TOOL], Sampling(temperature=0.5, max_tokens=7, body={"top_p": 0.9}))
 
@@ -37,7 +38,7 @@ async def test_a_request_carries_everything_and_an_answer_is_counted() -> None:
         answer = await ask(fake, api_key="secret")
         assert answer.message == assistant("I saw 1 messages and 1 tools.")
         assert (answer.prompt_tokens, answer.completion_tokens, answer.attempts, answer.cut) == (100, 10, 1, False)
-        assert 0 < answer.seconds < 10
+        assert 0 < answer.seconds < 30
     body = {"model": "m", "messages": HELLO, "tools": [TOOL], "temperature": 0.5, "max_tokens": 7, "top_p": 0.9}
     assert fake.bodies == [body]
     assert fake.keys == {"Bearer secret"}
@@ -53,7 +54,7 @@ async def test_what_is_left_out_is_left_to_the_endpoint() -> None:
 @pytest.mark.parametrize("fault", ["hang", "cut", "garbage", "429", "500", "503:busy", "garbage:{}", "garbage:[1]"])
 async def test_what_may_pass_is_tried_again(fault: str) -> None:
     async with FakeOpenAI(polite, first(fault)) as fake:
-        answer = await ask(fake, timeout_s=1.0 if fault == "hang" else 10.0)
+        answer = await ask(fake, timeout_s=2.0 if fault == "hang" else 30.0)
         assert answer.attempts == 2
         assert len(fake.bodies) == 2
 
@@ -84,7 +85,7 @@ BAD_BODIES = [
 async def test_what_does_not_pass_is_a_model_error_of_its_kind(fault: str, kind: str) -> None:
     async with FakeOpenAI(polite, first(fault, 99)) as fake:
         with pytest.raises(ModelError, match="after 3 tries") as caught:
-            await ask(fake, timeout_s=0.2 if fault == "hang" else 10.0)
+            await ask(fake, timeout_s=1.0 if fault == "hang" else 30.0)
     assert caught.value.kind == kind
     assert len(fake.bodies) == 3
 
@@ -116,7 +117,7 @@ async def test_retry_after_is_honoured_in_seconds_and_as_a_date() -> None:
         start = time.monotonic()
         with pytest.raises(ModelError) as caught:
             await ask(fake)
-        assert time.monotonic() - start < 20, "a pause beyond the deadline is not waited for"
+        assert time.monotonic() - start < 80, "a pause beyond the deadline is not waited for"
         assert caught.value.kind == "http 429"
 
 
@@ -124,8 +125,8 @@ async def test_the_deadline_covers_all_tries() -> None:
     async with FakeOpenAI(polite, first("hang", 99)) as fake:
         start = time.monotonic()
         with pytest.raises(ModelError):
-            await ask(fake, timeout_s=0.2, deadline_s=0.5, retries=50)
-        assert time.monotonic() - start < 5.0, "50 tries would take 10 s"
+            await ask(fake, timeout_s=0.2, deadline_s=0.5, retries=500)
+        assert time.monotonic() - start < 50.0, "500 tries would take 100 s"
 
 
 @pytest.mark.parametrize(
@@ -156,10 +157,13 @@ async def test_other_refusals_are_not_taken_for_a_long_context(text: str) -> Non
             await ask(fake)
 
 
-async def test_nobody_at_the_address_is_no_fault_of_the_model(unused_tcp_port: int) -> None:
-    async with Endpoint(f"http://127.0.0.1:{unused_tcp_port}/v1", "m", retries=1, backoff_s=0.01) as endpoint:
-        with pytest.raises(Unreachable, match="Start the server"):
-            await endpoint.complete(HELLO, [], Sampling())
+async def test_nobody_at_the_address_is_no_fault_of_the_model() -> None:
+    with socket.socket() as kept:  # bound, so that nobody else gets the port, and not listening
+        kept.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{kept.getsockname()[1]}/v1"
+        async with Endpoint(url, "m", retries=1, backoff_s=0.01) as endpoint:
+            with pytest.raises(Unreachable, match="Start the server"):
+                await endpoint.complete(HELLO, [], Sampling())
 
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "", "ftp://x/v1"])

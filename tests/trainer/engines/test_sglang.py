@@ -36,7 +36,7 @@ def assert_exact(folder: Path, prompt: list[int], answer: Completion, temperatur
 
 
 async def connected(server: FakeSGLang, **options: Any) -> SGLangEngine:
-    return await SGLangEngine.connect(server.url, timeout_s=5, **options)
+    return await SGLangEngine.connect(server.url, timeout_s=30, **options)
 
 
 async def test_ids_log_probs_and_versions_come_back_for_every_token(
@@ -70,8 +70,7 @@ async def test_a_turn_that_an_update_aborts_goes_on_with_the_new_weights(
         await engine.update_weights(model_folder, 0)
         prompt = [5, 6, 7, 8, 9, 10, 11, 12, 13]
         turn = asyncio.create_task(generate_until_done(engine, prompt, Sampling(max_tokens=200), timeout_s=60))
-        await asyncio.wait_for(server.generating.wait(), 10)
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(server.sampled.wait(), 30)
         await engine.update_weights(folders[1], 1)
         answer = await turn
         assert (len(answer.ids), answer.finish_reason) == (200, "length")
@@ -111,11 +110,11 @@ async def test_what_the_release_does_not_know_is_refused(model_folder: Path) -> 
     async with FakeSGLang(model_folder) as server:
         plain = SGLangServer(server.url)
         with pytest.raises(CallerError, match="unknown field `return_logprobs`"):
-            await plain.post("/generate", {"input_ids": [5], "return_logprobs": True}, timeout_s=5)
+            await plain.post("/generate", {"input_ids": [5], "return_logprobs": True}, timeout_s=30)
         with pytest.raises(CallerError, match="unknown field `max_tokens`"):
-            await plain.post("/generate", {"input_ids": [5], "sampling_params": {"max_tokens": 1}}, timeout_s=5)
+            await plain.post("/generate", {"input_ids": [5], "sampling_params": {"max_tokens": 1}}, timeout_s=30)
         with pytest.raises(CallerError, match="no such route"):
-            await plain.post("/pause", {}, timeout_s=5)
+            await plain.post("/pause", {}, timeout_s=30)
         await plain.aclose()
 
 
@@ -141,8 +140,8 @@ async def test_faults_are_tried_again_told_apart_and_bounded(model_folder: Path)
             await engine.generate([5], one, timeout_s=30)
         with pytest.raises(CallerError, match="2 ids came with 1 log-probs"):
             await engine.generate([5], one, timeout_s=30)
-        with pytest.raises(InfrastructureError, match=r"no answer to /generate within 0\.[12]"):
-            await engine.generate([5], one, timeout_s=0.2)
+        with pytest.raises(InfrastructureError, match=r"no answer to /generate within (0\.[5-9]|1)"):
+            await engine.generate([5], one, timeout_s=1.0)
         rids = [body["rid"] for body in server.asked("/generate")]
         assert len(set(rids)) == len(rids), "a try must not meet the one before"
         await engine.aclose()
@@ -210,7 +209,7 @@ async def test_weights_of_another_model_or_out_of_sight_are_the_callers_and_gene
         for folder in (make_model(1, hidden_size=16, head_dim=4), tmp_path):
             with pytest.raises(CallerError, match=r"was not taken.*same path"):
                 await engine.update_weights(folder, 1)
-        assert (await engine.generate([5], Sampling(max_tokens=2), timeout_s=5)).finish_reason == "length"
+        assert (await engine.generate([5], Sampling(max_tokens=2), timeout_s=30)).finish_reason == "length"
         await engine.aclose()
 
 
@@ -230,7 +229,7 @@ async def test_a_cache_that_is_not_flushed_is_tried_again_and_generation_goes_on
         with pytest.raises(InfrastructureError, match="keys and values of the old weights.*no other client"):
             await engine.update_weights(model_folder, 2)
         assert engine.version == 1
-        assert len((await engine.generate([5], Sampling(max_tokens=2), timeout_s=5)).ids) == 2, "not left paused"
+        assert len((await engine.generate([5], Sampling(max_tokens=2), timeout_s=30)).ids) == 2, "not left paused"
         await engine.aclose()
 
 
@@ -246,8 +245,8 @@ async def test_a_server_that_lost_our_weights_is_out_until_it_gets_the_newest_ag
         server._engine, old = server._engine.__class__(model_folder, max_context=512), server._engine
         await old.aclose()
         with pytest.raises(InfrastructureError, match="did not get from us"):
-            await pool.generate(0, [5, 6], Sampling(max_tokens=3, temperature=1.0), timeout_s=20)
-        answer = await pool.generate(0, [5, 6], Sampling(max_tokens=3, temperature=1.0), timeout_s=20)
+            await pool.generate(0, [5, 6], Sampling(max_tokens=3, temperature=1.0), timeout_s=60)
+        answer = await pool.generate(0, [5, 6], Sampling(max_tokens=3, temperature=1.0), timeout_s=60)
         assert set(answer.versions) == {4}
         assert_exact(other, [5, 6], answer, 1.0)
         await pool.aclose()

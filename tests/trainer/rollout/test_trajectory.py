@@ -183,15 +183,16 @@ async def test_faults_of_machines_are_tried_again_and_those_of_tasks_are_masked(
 
 async def test_a_straggler_is_cancelled_and_masked(client: LocalClient, renderer: ChatRenderer) -> None:
     engine = Scripted(renderer, ["Hm."])
-    engine.delay_s = 30
-    row = await play(client, renderer, [engine], deadline_s=0.2)
+    engine.delay_s = 200
+    row = await play(client, renderer, [engine], deadline_s=1.5)
+    assert engine.seen, "it was under way"
     assert (row.usable, row.reward, row.status) == (False, None, "cancelled")
-    assert "not finished within 0.2 s" in row.fault
+    assert "not finished within 1.5 s" in row.fault
 
 
 async def test_a_cancelled_coroutine_ends_its_session(client: LocalClient, renderer: ChatRenderer) -> None:
     engine = Scripted(renderer, ["Hm."])
-    engine.delay_s = 30
+    engine.delay_s = 200
     task = asyncio.create_task(play(client, renderer, [engine]))
     await engine.asked.wait()
     task.cancel()
