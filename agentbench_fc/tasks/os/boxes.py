@@ -4,6 +4,7 @@ Not here: sandboxes themselves (sandbox/).
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ from agentbench_fc.tasks.os.sandbox.base import ExecResult, Sandbox, SandboxSpen
 INIT_TIMEOUT_S = 90.0
 """AgentBench allows 30 s, and has a sample whose init sleeps for 60."""
 OPEN_TIMEOUT_S = 120.0
+REST_S = 3.0
+"""So long an episode waits at most until what its scripts left in the background has come to rest."""
+_PAUSE_S = 0.02
+_RESTING = b"STtZI"
 
 
 class Pool(Protocol):
@@ -71,7 +76,7 @@ def run_script(
 
 
 def set_up(box: Sandbox, sample_id: str, data: Mapping[str, Any]) -> None:
-    """Runs a sample's init scripts, then its `start` in the persistent shell.
+    """Runs a sample's init scripts, then its `start` in the persistent shell; what they leave behind comes to rest.
 
     Raises:
         TaskError: a script of the sample fails.
@@ -85,5 +90,31 @@ def set_up(box: Sandbox, sample_id: str, data: Mapping[str, Any]) -> None:
                 raise TaskError(f"init script {number} {how}: {said} [{sample_id}]. Exclude this sample.")
         if data["start"]:
             box.shell(data["start"])
+        if "background" in data["volatile"]:
+            let_rest(box)
     except SandboxSpent as error:
         raise TaskError(f"the sample's own scripts broke the sandbox: {error} [{sample_id}]. Exclude it.") from error
+
+
+def let_rest(box: Sandbox) -> None:
+    """Waits until the processes in the background all sleep and are the same twice running, or for `REST_S` seconds.
+
+    A daemon that was just started has children of its own for a moment more, under its own name and with its files
+    open: on a busy machine an agent's first command finds two processes where the sample has one.
+    """
+    deadline, before = time.monotonic() + REST_S, None
+    while time.monotonic() < deadline:
+        states = _states(box)
+        if states == before and all(state in _RESTING for state in states.values()):
+            return
+        before = states
+        time.sleep(_PAUSE_S)
+
+
+def _states(box: Sandbox) -> dict[str, bytes]:
+    """The state of each process but the first, by its path; one that has ended meanwhile is none."""
+    listed = box.look(["/proc"])["/proc"]
+    pids = [name for name in listed.names if name.isdigit() and name != "1"] if listed else []
+    found = box.look([f"/proc/{pid}/stat" for pid in pids], content=1000) if pids else {}
+    texts = {path: entry.content for path, entry in found.items() if entry is not None}
+    return {path: text.rpartition(b")")[2][1:2] for path, text in texts.items() if text}

@@ -26,7 +26,7 @@ from agentbench_fc.tasks.os.sandbox.base import Entry
 
 MAX_CONTENT = 256 * 1024
 """Bytes of a file that are looked at; no generated sample asks for more."""
-_DYING_TRIES, _DYING_PAUSE_S = 10, 0.1
+_DYING_TRIES, _DYING_PAUSE_S = 30, 0.1
 
 Condition = Mapping[str, Any]
 

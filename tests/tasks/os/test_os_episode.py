@@ -12,6 +12,7 @@ from agentbench_fc.episode import Task, Turn
 from agentbench_fc.messages import ToolCall, assistant
 from agentbench_fc.registry import load_task
 from agentbench_fc.session import Session
+from agentbench_fc.tasks.os import boxes
 
 INTEGER = {"language": "python", "file": "check/integer-match.py"}
 TEXT = {"language": "python", "file": "check/string-match.py"}
@@ -48,6 +49,19 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
     "failing init": {"create": {"init": "echo broken >&2; exit 3"}, "evaluation": {"match": "x"}},
     "failing reference": {"evaluation": {"check": [None, TEXT], "example": "exit 9"}},
+    "slow daemon": {
+        "create": {
+            "init": "echo '(for i in $(seq 60000); do :; done); echo yes > /srv/at_rest; exec sleep 999' > /srv/slow;"
+            "setsid bash /srv/slow </dev/null >/dev/null 2>&1 &"
+        },
+        "evaluation": {"match": "yes"},
+    },
+    "busy daemon": {
+        "create": {
+            "init": "echo 'while :; do :; done' > /srv/busy; setsid bash /srv/busy </dev/null >/dev/null 2>&1 &"
+        },
+        "evaluation": {"match": "yes"},
+    },
     "worker": {
         "create": {
             "init": "setsid tail -f /dev/null </dev/null >/dev/null 2>&1 & until pgrep -x tail; do sleep 0.01; done"
@@ -348,6 +362,16 @@ def test_a_fork_goes_its_own_way(begin: Begin) -> None:
     assert other.bash("pwd; echo $x; ls") == "/srv/d\n9\na\nb\nc\nfour"
     assert played.bash("echo $x; ls | wc -l") == "10\n5"
     assert (other.answer("3"), played.answer("3")) == (1.0, 1.0)
+
+
+def test_an_episode_begins_when_what_its_scripts_left_has_come_to_rest(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boxes, "REST_S", 100.0)
+    assert begin("slow daemon").bash("cat /srv/at_rest; pgrep -cx sleep") == "yes\n1"
+    monkeypatch.setattr(boxes, "REST_S", 0.3)
+    played = begin("busy daemon")  # one that never rests holds nobody up
+    assert (played.first.finish, played.bash("pgrep -cf /srv/busy")) == (False, "1")
 
 
 def test_what_runs_in_the_background_is_replayed(begin: Begin) -> None:

@@ -29,6 +29,8 @@ BASE_ENV = {
     b"DEBIAN_FRONTEND": b"noninteractive",
 }
 TICKS = os.sysconf("SC_CLK_TCK")
+KILL_S = 1.0
+"""So long at most it is waited for what was killed: to end, too, a process needs a CPU."""
 
 
 def pack(fields: "Iterable[bytes]") -> bytes:
@@ -248,7 +250,8 @@ class Young:
             if not running:
                 break
             send(running, signal.SIGSTOP)
-        for _ in range(50):
+        until = time.monotonic() + KILL_S
+        while time.monotonic() < until:
             young = [pid for pid, _ in self.alive(spared)]
             if not young:
                 return
