@@ -23,7 +23,7 @@ from typing import Any
 
 from agentbench_fc.tasks.db.backend import Row, Value
 
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d{1,3})?%?")
+_NUMBER = re.compile(r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?%?")
 _NULLS = {"null", "none"}
 _GROUP_CONCAT = 1_024
 """MySQL's group_concat_max_len: the hash of a table reads no more of its rows' hashes."""
@@ -86,7 +86,7 @@ def agentbench_answers_match(answer: object, gold: object) -> bool:
 
 
 def _number(text: str) -> float | None:
-    if not text or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
+    if not _NUMBER.fullmatch(text):
         return None
     number = float(text.rstrip("%").replace(",", ""))
     return number if math.isfinite(number) else None
