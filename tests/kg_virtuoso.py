@@ -56,11 +56,18 @@ class Virtuoso:
     def __init__(self) -> None:
         memory = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(prefix="agentbench-fc-kg-", dir=memory if memory.is_dir() else None))
-        self.sql, self.http = free_port(), free_port()
-        ini = INI.format(sql=self.sql, http=self.http, folder=self.folder, rows=MAX_ROWS)
-        (self.folder / "virtuoso.ini").write_text(ini)
+        self.sql = self.http = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self.start()
+        for last in (False, False, True):  # a port that was free may be another one's when the server gets to it
+            self.sql, self.http = free_port(), free_port()
+            ini = INI.format(sql=self.sql, http=self.http, folder=self.folder, rows=MAX_ROWS)
+            (self.folder / "virtuoso.ini").write_text(ini)
+            try:
+                return self.start()
+            except RuntimeError:
+                if last:
+                    self.close()
+                    raise
 
     @property
     def url(self) -> str:
@@ -84,7 +91,7 @@ class Virtuoso:
                 return
             time.sleep(0.1)
         words = (self.folder / "output").read_text(errors="replace")[-2000:]
-        self.close()
+        self.kill()
         raise RuntimeError(f"virtuoso did not start: {words}")
 
     def kill(self) -> None:
@@ -92,7 +99,7 @@ class Virtuoso:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(60)
             self.process = None
 
     def load(self, lines: bytes, graph: str = GRAPH) -> None:

@@ -228,7 +228,7 @@ def test_a_partial_result_is_no_answer(crowd: EndpointBackend, monkeypatch: pyte
     triples = " . ".join(f"?a{n} <{NAMESPACE}a.b.knows> ?b{n}" for n in range(4))
     slow = f"SELECT (COUNT(*) AS ?x) WHERE {{ {triples} FILTER(?a0 != ?b1 && ?a2 != ?b3) }}"
     monkeypatch.setattr(endpoint, "select", lambda expr, limit: slow)
-    monkeypatch.setattr(crowd, "_timeout_s", 5.0)
+    monkeypatch.setattr(crowd, "_timeout_s", 8.0)
     with pytest.raises(TooSlow):
         crowd._members(Entity("m.hub"))
     monkeypatch.undo()

@@ -54,6 +54,8 @@ class Fake(ThreadingHTTPServer):
         self.acts: list[Act] = []
         self.always: Act = rows("film.director.film")
         self.forms: list[dict[str, list[str]]] = []
+        self.over = threading.Event()
+        """Ends the answers that hang."""
 
     @property
     def url(self) -> str:
@@ -101,17 +103,18 @@ def break_off(handler: Handler) -> None:
 
 
 def hang(handler: Handler) -> None:
-    time.sleep(3)
+    handler.server.over.wait(60)  # type: ignore[attr-defined]
 
 
 def drip(handler: Handler) -> None:
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
-    for _ in range(60):
+    for _ in range(900):
         handler.wfile.write(b" ")
         handler.wfile.flush()
-        time.sleep(0.05)
+        if handler.server.over.wait(0.05):  # type: ignore[attr-defined]
+            return
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +128,7 @@ def fake() -> Iterator[Fake]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
+    server.over.set()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -218,7 +222,7 @@ def test_nothing_outlives_its_deadline(fake: Fake, fault: Act) -> None:
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="no answer within 1 s"):
         backend.predicates(ANN)
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 20, "of the 60 that the server takes"
 
 
 def test_a_reply_without_end_is_left(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,11 +234,11 @@ def test_a_reply_without_end_is_left(fake: Fake, monkeypatch: pytest.MonkeyPatch
 
 def test_virtuoso_gets_a_time_limit_of_its_own(fake: Fake) -> None:
     fake.always = rows("a.b.c", Server="Virtuoso/07.20.3229 (Linux)")
-    backend = fake.backend(timeout_s=10.0)
+    backend = fake.backend(timeout_s=100.0)
     backend.predicates(ANN)
     backend.members(ANN)
     assert "timeout" not in fake.forms[0]  # not known yet
-    assert 5000 < int(fake.forms[1]["timeout"][0]) < 6500
+    assert 50_000 < int(fake.forms[1]["timeout"][0]) < 65_000
 
 
 def test_so_many_at_once_and_no_more(fake: Fake) -> None:
@@ -260,7 +264,7 @@ def test_so_many_at_once_and_no_more(fake: Fake) -> None:
 
 def test_who_finds_no_place_in_time_is_told(fake: Fake) -> None:
     fake.acts = [hang]
-    backend = fake.backend(concurrency=1, timeout_s=0.5)
+    backend = fake.backend(concurrency=1, timeout_s=60.0)
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(backend.members, ANN)
         while not fake.forms:
@@ -268,8 +272,8 @@ def test_who_finds_no_place_in_time_is_told(fake: Fake) -> None:
         backend._timeout_s = 0.1
         with pytest.raises(Unavailable, match="busy"):
             backend.predicates(ANN)
-        with pytest.raises(InfrastructureError):
-            first.result()
+        fake.over.set()
+        assert first.result(30) == {"film.director.film"}  # asked again
 
 
 def test_a_server_says_nothing_to_a_model(fake: Fake) -> None:

@@ -53,7 +53,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def child_backend() -> Iterator[OxigraphBackend]:
     """A store whose every query goes to a child."""
-    store = OxigraphBackend(cheap_steps=0, timeout_s=10.0)
+    store = OxigraphBackend(cheap_steps=0, timeout_s=60.0)
     store.load_lines(ntriples(FILMS))
     yield store
     store.close()
@@ -94,10 +94,10 @@ def test_an_endless_query_is_ended_and_costs_a_turn(
     assert call(session, "get_relations", variable="#2") == (
         "Error: get_relations: the graph did not answer in time. Use a smaller set."
     )
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert gone(pid)
     monkeypatch.undo()
-    child_backend._timeout_s = 10.0
+    child_backend._timeout_s = 60.0
     assert "film.film.starring" in call(session, "get_relations", variable="#2")
     assert "film.director.film" in call(neighbour, "get_relations", variable="Ann")
     monkeypatch.setattr(backend_module, "select", lambda expr, **_: ENDLESS)
@@ -110,7 +110,7 @@ def test_a_child_that_dies_in_peace_is_replaced(child_backend: OxigraphBackend) 
     child_backend.members(FILM_SET)
     (pid,) = pids(child_backend)
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not gone(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert child_backend.members(Count(FILM_SET)) == {"3"}
@@ -124,7 +124,7 @@ def test_a_child_that_dies_at_work_ends_its_session_only(
     (pid,) = pids(child_backend)
     child_backend.predicates.cache_clear()  # type: ignore[attr-defined]
     monkeypatch.setattr(backend_module, "select_predicates", lambda expr, limit: ENDLESS.replace("?x)", "?p)"))
-    killer = threading.Timer(0.5, os.kill, (pid, signal.SIGKILL))
+    killer = threading.Timer(1.5, os.kill, (pid, signal.SIGKILL))
     killer.start()
     call(struck, "get_relations", variable="Ann")
     killer.join()
