@@ -38,7 +38,7 @@ def exists(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int, seconds: float = 10) -> bool:
+def wait_until_gone(pid: int, seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while exists(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -84,9 +84,9 @@ def test_what_the_served_code_prints_or_reads_does_not_touch_the_answers(child: 
 @pytest.mark.parametrize("method", ["hangs", "holds_the_gil"])
 def test_at_the_deadline_the_process_dies_and_the_error_says_why(child: Child, method: str) -> None:
     began = time.monotonic()
-    with pytest.raises(InfrastructureError, match=rf"{method} took over 0\.3 s.*exit code -9") as caught:
-        child.call(method, timeout_s=0.3)
-    assert time.monotonic() - began < 5
+    with pytest.raises(InfrastructureError, match=rf"{method} took over 1\.5 s.*exit code -9") as caught:
+        child.call(method, timeout_s=1.5)
+    assert time.monotonic() - began < 20
     assert ("about to hang" in str(caught.value)) == (method == "hangs")
     assert not exists(child.pid)
     assert not child.alive
@@ -105,11 +105,11 @@ def test_an_exit_is_a_death(child: Child) -> None:
 
 
 def test_a_kill_from_outside_ends_the_call_that_runs(child: Child) -> None:
-    threading.Timer(0.2, os.kill, (child.pid, signal.SIGKILL)).start()
+    threading.Timer(0.7, os.kill, (child.pid, signal.SIGKILL)).start()
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="died during hangs"):
-        child.call("hangs", timeout_s=30)
-    assert time.monotonic() - began < 10
+        child.call("hangs", timeout_s=50)
+    assert time.monotonic() - began < 30
 
 
 def test_a_stopped_child_is_killed_at_the_deadline(child: Child) -> None:
@@ -168,7 +168,7 @@ def test_closing_during_a_call_kills_and_the_caller_hears_of_it() -> None:
     thread.start()
     time.sleep(0.2)
     child.close()
-    thread.join(5)
+    thread.join(25)
     assert len(heard) == 1
     assert not exists(child.pid)
 
@@ -274,7 +274,7 @@ def test_a_pinned_child_that_died_is_replaced_for_others() -> None:
     with ChildPool(TARGET, 1) as pool:
         mine = pool.pin(timeout_s=20)
         os.kill(mine.pid, signal.SIGKILL)
-        assert wait_until_gone(mine.pid)
+        assert mine._process.gone.wait(10)
         with pytest.raises(InfrastructureError):
             mine.call("pid", timeout_s=5)
         assert pool.call("pid", timeout_s=20) != mine.pid
@@ -317,7 +317,7 @@ def test_a_child_can_be_shared_by_choice() -> None:
         pool.unpin(first)
         assert pool.pin(timeout_s=20) in {first, second}
         os.kill(first.pid, signal.SIGKILL)
-        assert wait_until_gone(first.pid)
+        assert first._process.gone.wait(10)
         with pytest.raises(InfrastructureError, match="not alive"):
             pool.share(first)
 

@@ -15,7 +15,8 @@ from agentbench_fc.tasks.os.sandbox.docker import DockerBackend
 from agentbench_fc.tasks.os.sandbox.images import _ALONE, Images, _run
 
 STEP = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
 from agentbench_fc.tasks.os.sandbox.images import _ALONE, _run
 script = "mount -t tmpfs none $1 && echo > $1/../mounted && (sleep 97 & sleep 98)"
 _run([*_ALONE, "sh", "-c", script, "sh", sys.argv[1]])

@@ -55,6 +55,8 @@ OWNER_LABEL = "agentbench_fc.owner"
 CREATED_LABEL = "agentbench_fc.created"
 FEATURES: frozenset[Feature] = frozenset({"users", "seccomp", "cgroup", "network_off", "changes"})
 API_TIMEOUT_S = 60
+NPROC = 32_768
+"""Processes of one user; what binds is `Limits.pids`. Podman may hold itself to so many, and can set no more then."""
 MAX_AGE_S = 86_400.0
 """After this a container is removed even when its owner, on another host, may live."""
 INSTALL = "apt-get install -y docker.io && systemctl start docker"
@@ -374,7 +376,7 @@ class DockerBackend:
     def _settings(self, client: Client, reference: str, name: str, limits: Limits) -> dict[str, Any]:
         nofile = min(NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         nproc = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-        nproc = nproc if 0 < nproc < NOFILE else NOFILE
+        nproc = nproc if 0 < nproc < NPROC else NPROC
         memory = limits.memory_mib * 2**20
         disk = limits.disk_mib * 2**20
         host = client.create_host_config(
@@ -389,7 +391,7 @@ class DockerBackend:
             security_opt=["no-new-privileges", *self._filter(client)],
             ulimits=[
                 {"Name": "nofile", "Soft": nofile, "Hard": nofile},
-                {"Name": "nproc", "Soft": nproc, "Hard": nproc},  # Podman's own default may be above what it may set
+                {"Name": "nproc", "Soft": nproc, "Hard": nproc},  # Podman's default may be above what it may set
                 {"Name": "core", "Soft": 0, "Hard": 0},
                 {"Name": "fsize", "Soft": disk, "Hard": disk},
             ],
@@ -468,6 +470,8 @@ def _import(client: Client, archive: Path, reference: str) -> None:
             raise InfrastructureError(
                 f"the image cannot be imported: {message['error']} [{archive}]. Look at the engine."
             )
+        if str(message.get("status")).startswith("sha256:"):
+            client.tag(message["status"], name, tag)  # Podman's import takes no tag
 
 
 def _brief(error: BaseException) -> str:
