@@ -134,7 +134,7 @@ async def test_a_second_call_at_once_is_a_conflict_at_once() -> None:
         for act in (client.interact(turn.session_id, call("work"), turn=1), client.fork(turn.session_id)):
             with pytest.raises(Conflict, match="another call is under way"):
                 await act
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15, "of the 20 s that the call takes"
         assert (await client.list_sessions())[0].busy
         gate.set()
         assert (await first).messages[0]["content"] == "worked 1"
@@ -279,7 +279,7 @@ async def test_a_hanging_tool_holds_nobody_else_up() -> None:
         reply = await client.interact(other.session_id, call("add", number=1))
         assert reply.messages[0]["content"] == "The total is 1."
         for turn in await asyncio.gather(*calls):
-            assert "did not finish within 0.2 seconds" in str(turn.messages[0]["content"])
+            assert "did not finish within 0.8 seconds" in str(turn.messages[0]["content"])
 
 
 async def test_a_tool_that_exits_or_raises_ends_nothing() -> None:

@@ -163,7 +163,7 @@ async def test_closing_does_not_wait_for_what_hangs(monkeypatch: pytest.MonkeyPa
     await until(entered.is_set)
     began = time.monotonic()
     await client.aclose()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15, "of the 20 s that the call takes"
     gate.set()
     await waiting
 
@@ -194,14 +194,17 @@ async def test_tasks_are_closed_although_sessions_will_not_end(
 
 
 async def test_a_start_does_not_wait_for_ever_for_its_task(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text("import time\ndef make():\n    time.sleep(1.5)\n")
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def make():\n"
+        "    while not pathlib.Path(__file__).with_name('go').exists(): time.sleep(0.01)\n"
+    )
     async with LocalClient(start_limit_s=0.2, max_sessions=1) as client:
-        began = time.monotonic()
         with pytest.raises(InfrastructureError, match=r"the start took over 0\.2 s") as told:
             await client.start_sample(f"{tmp_path / 'slow.py'}:make")
         assert told.type is InfrastructureError  # its name goes over the wire
-        assert time.monotonic() - began < 1.4
         assert client.taken == 0
+        (tmp_path / "go").touch()
 
 
 @pytest.mark.parametrize("limit", [None, 20.0])

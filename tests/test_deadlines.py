@@ -23,9 +23,8 @@ def test_threads_are_reused() -> None:
     threads = CallThreads()
     before = threading.active_count()
     names = set()
-    for _ in range(100):
-        names.add(threads.run(threading.get_ident, 5).result)
-        time.sleep(0.0005)  # the thread needs a moment to be idle again
+    for _ in range(100):  # a thread is idle again before its caller hears of the end
+        names.add(threads.run(threading.get_ident, 60).result)
     assert threading.active_count() <= before + 3
     assert len(names) <= 3
 
@@ -38,13 +37,13 @@ def test_a_late_result_is_cleaned_up_and_its_thread_serves_again() -> None:
         seen.append(result)
         late.set()
 
-    call = threads.run(lambda: release.wait(5) and "opened", 0.05, on_late=clean)
+    call = threads.run(lambda: release.wait(60) and "opened", 0.05, on_late=clean)
     assert not call.wait(0)
     assert threads.abandoned == 1
     release.set()
-    assert late.wait(5)
+    assert late.wait(60)
     assert seen == ["opened"]
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while threads.abandoned and time.monotonic() < deadline:
         time.sleep(0.005)
     assert threads.abandoned == 0
@@ -53,7 +52,7 @@ def test_a_late_result_is_cleaned_up_and_its_thread_serves_again() -> None:
 def test_too_many_abandoned_calls_are_refused() -> None:
     threads, release = CallThreads(max_abandoned=2), threading.Event()
     for _ in range(2):
-        threads.run(lambda: release.wait(5), 0.01)
+        threads.run(lambda: release.wait(60), 0.01)
     with pytest.raises(InfrastructureError, match="2 calls ran past their deadline"):
         threads.run(lambda: 1, 5)
     release.set()
@@ -65,11 +64,11 @@ def test_many_callers_at_once_get_their_own_results() -> None:
 
     def caller(n: int) -> None:
         for i in range(50):
-            results[n * 50 + i] = threads.run(lambda n=n, i=i: n * 50 + i, 5).result  # type: ignore[misc]
+            results[n * 50 + i] = threads.run(lambda n=n, i=i: n * 50 + i, 60).result  # type: ignore[misc]
 
     callers = [threading.Thread(target=caller, args=(n,)) for n in range(16)]
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(30)
+        thread.join(120)
     assert results == {n: n for n in range(800)}

@@ -15,19 +15,20 @@ from agentbench_fc.pool import Pool
 def test_results_errors_and_the_bound() -> None:
     pool = Pool(3, "test-pool")
     running, peak, lock = 0, 0, threading.Lock()
+    three = threading.Barrier(3)  # nobody gets on before three are at work
 
     def job() -> str:
         nonlocal running, peak
         with lock:
             running += 1
             peak = max(peak, running)
-        time.sleep(0.005)
+        three.wait(60)
         with lock:
             running -= 1
         return threading.current_thread().name
 
-    futures = [pool.submit(job) for _ in range(40)]
-    assert len({future.result(10) for future in futures}) == 3 == peak
+    futures = [pool.submit(job) for _ in range(42)]
+    assert len({future.result(60) for future in futures}) == 3 == peak
     with pytest.raises(ZeroDivisionError):
         pool.submit(lambda: 1 // 0).result(10)
     with pytest.raises(SystemExit):

@@ -216,11 +216,11 @@ def test_a_stuck_affine_call_holds_its_own_session_only() -> None:
 
 def test_one_thread_keeps_the_order_and_frees_abandoned_calls() -> None:
     threads, release = OneThread(), threading.Event()
-    late = threads.begin(lambda: release.wait(5))
+    late = threads.begin(lambda: release.wait(60))
     assert not threads.finish(late, 0.01)
     assert threads.abandoned == 1
     release.set()
-    assert threads.run(lambda: 7, 5).outcome() == 7
+    assert threads.run(lambda: 7, 60).outcome() == 7
     assert threads.abandoned == 0
     threads.close()
     threads.close()
@@ -259,7 +259,7 @@ def test_calls_with_deadlines_work_in_a_forked_process() -> None:
 
 def test_too_many_stuck_calls_end_a_session_as_a_fault_of_the_environment() -> None:
     threads, release = CallThreads(max_abandoned=1), threading.Event()
-    assert not threads.finish(threads.begin(lambda: release.wait(5)), 0.01)
+    assert not threads.finish(threads.begin(lambda: release.wait(60)), 0.01)
     with pytest.raises(InfrastructureError):
         threads.begin(lambda: 1)
     task = counter_task()
@@ -286,4 +286,4 @@ def test_a_fork_that_comes_after_its_deadline_is_closed() -> None:
     assert child.last.messages == session.last.messages
     assert not closed.is_set()
     gate.set()
-    assert closed.wait(10)
+    assert closed.wait(60)

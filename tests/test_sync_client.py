@@ -77,9 +77,9 @@ def test_a_deadline_is_an_infrastructure_error_and_the_session_lives() -> None:
             return "done"
 
     task = make_task(Slow, samples={"train": [{}]})
-    with SyncClient(LocalClient(tasks={"slow": task}), timeout_s=0.5) as client:
+    with SyncClient(LocalClient(tasks={"slow": task}), timeout_s=2.0) as client:
         turn = client.start_sample("slow")
-        with pytest.raises(InfrastructureError, match=r"no answer within 0\.5 s"):
+        with pytest.raises(InfrastructureError, match=r"no answer within 2 s"):
             client.interact(turn.session_id, call("work"), turn=1)
         release.set()
         while client.list_sessions()[0].busy:

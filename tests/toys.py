@@ -69,16 +69,16 @@ class Rude(ToolEpisode):
 
     max_turns = 30
     max_output_chars = 1000
-    call_timeout_s = 0.2
-    start_timeout_s = 0.5
+    call_timeout_s = 0.8
+    start_timeout_s = 2.0
 
     def start(self) -> str:
-        self.release = threading.Event()
+        self.release, self.entered = threading.Event(), threading.Event()
         self.closed = 0
         if self.sample.data.get("start") == "raise":
             raise KeyError("no such file")
         if self.sample.data.get("start") == "hang":
-            time.sleep(1.0)
+            time.sleep(3.0)
         return "Go."
 
     @tool
@@ -96,6 +96,7 @@ class Rude(ToolEpisode):
     @tool
     def hangs(self) -> str:
         """Hangs until released."""
+        self.entered.set()
         self.release.wait(5)
         return "late"
 

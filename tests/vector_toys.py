@@ -1,7 +1,6 @@
 """What the tests of the vector env share: episodes that wait at gates, actions, and envs of them."""
 
 import threading
-import time
 from typing import Any
 
 from toys import counter_task
@@ -33,6 +32,7 @@ class Gate(ToolEpisode):
             gate: Which gate.
             word: What to answer.
         """
+        self.sample.data["entered"].release()
         assert self.sample.data["gates"][gate].wait(15)
         return word
 
@@ -42,10 +42,16 @@ class Gate(ToolEpisode):
         raise TaskError("the data are broken [gate]. Mend them.")
 
     @tool
-    def sleep(self, seconds: float) -> str:
-        """Sleeps."""
-        time.sleep(seconds)
-        return "awake"
+    def meet(self, count: int) -> str:
+        """Waits until so many are here.
+
+        Args:
+            count: How many.
+        """
+        barrier: threading.Barrier = self.sample.data["barrier"]
+        assert barrier.parties == count
+        barrier.wait(15)
+        return "met"
 
 
 class Gates:
@@ -53,7 +59,10 @@ class Gates:
 
     def __init__(self, count: int = 4) -> None:
         self.gates = [threading.Event() for _ in range(count)]
-        samples = {"train": [{"gates": self.gates}], "broken": [{"gates": self.gates, "broken": True}]}
+        self.entered = threading.Semaphore(0)
+        """One for each call of `wait` that has begun."""
+        data = {"gates": self.gates, "entered": self.entered, "barrier": threading.Barrier(16)}
+        samples = {"train": [data], "broken": [data | {"broken": True}]}
         self.task = make_task(Gate, samples=samples)
 
     @staticmethod

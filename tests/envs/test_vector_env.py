@@ -1,5 +1,6 @@
 """Many sessions at once: the same as Gymnasium's own vector env, and what that one cannot do."""
 
+import itertools
 import os
 import signal
 import threading
@@ -160,9 +161,15 @@ def test_an_interrupted_wait_loses_nothing(gates: Gates) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
+    def kill() -> None:
+        for _ in range(2):
+            assert gates.entered.acquire(timeout=60)
+        time.sleep(0.2)  # both are under way: by now the caller waits
+        os.kill(os.getpid(), signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Thread(target=kill).start()
         with pytest.raises(KeyboardInterrupt):
             envs.step([gates.wait(0, "zero"), gates.wait(1, "one")])
     finally:
@@ -198,7 +205,9 @@ def test_whatever_the_order_each_env_gets_its_own_replies(gates: Gates, mode: Au
     envs.reset(options={"sample": 0})
     sent: dict[int, str] = {}
     received = 0
-    for step in range(300):
+    for step in itertools.count():  # a slow machine has fewer replies at a time
+        if received > 300:
+            break
         idle = [number for number in range(6) if number not in sent]
         chosen = [number for number in idle if rng.random() < 0.5]
         for number in chosen:
@@ -211,17 +220,14 @@ def test_whatever_the_order_each_env_gets_its_own_replies(gates: Gates, mode: Au
             assert turn == 0 or word == sent[number]
             del sent[int(number)]
             received += 1
-    assert received > 300
     envs.close()
 
 
 def test_sessions_advance_at_once(gates: Gates) -> None:
     envs = vector_env(gates.task, 16)
     envs.reset(options={"sample": 0})
-    start = time.monotonic()
-    observations, *_ = envs.step([{"name": "sleep", "arguments": {"seconds": 0.2}}] * 16)
-    assert said(observations) == ["awake"] * 16
-    assert time.monotonic() - start < 16 * 0.2 / 3
+    observations, *_ = envs.step([{"name": "meet", "arguments": {"count": 16}}] * 16)
+    assert said(observations) == ["met"] * 16
     envs.close()
 
 
