@@ -121,6 +121,7 @@ async def test_a_full_task_is_406_only_after_a_wait(monkeypatch: Any) -> None:
     async with stack({"counter": counter_task()}, default_capacity=1) as served:
         first = (await start(served)).headers["session_id"]
         assert (await start(served)).status == 406
+        monkeypatch.setattr("agentbench_fc.serve.compat.START_WAIT_S", 60.0)
         waiting = asyncio.create_task(start(served))
         await asyncio.sleep(0.1)
         await ask(served.url, "POST", "/api/cancel", headers={"session_id": first})
