@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from agentbench_fc.tasks.os.sandbox.base import Probe, SandboxBackend, reason
 from agentbench_fc.tasks.os.sandbox.choose import choose, make
 from agentbench_fc.tasks.os.sandbox.disk import DiskWatch, measure
 from agentbench_fc.tasks.os.sandbox.docker import DockerBackend
+from agentbench_fc.tasks.os.sandbox.images import Images
 from agentbench_fc.tasks.os.sandbox.oci import OciBackend
 from agentbench_fc.tasks.os.sandbox.owner import Owner
 from agentbench_fc.tasks.os.sandbox.pool import Sandboxes
@@ -173,6 +175,34 @@ def _maker(made: list[Fake], works: set[str]) -> Callable[[str], SandboxBackend]
         return made[-1]  # type: ignore[return-value]
 
     return maker
+
+
+class Engine:
+    """What an engine says of itself; the answers are those of Docker 20.10 and of Podman 4.3.1."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def version(self) -> dict[str, Any]:
+        return {"Components": [{"Name": self._name}], "Arch": "amd64"}
+
+    def info(self) -> dict[str, Any]:
+        return {"SecurityOptions": ["name=seccomp,profile=default"]}
+
+
+def test_a_filter_is_told_as_each_engine_takes_it(tmp_path: Path) -> None:
+    ours = profile("x86_64")
+    (option,) = DockerBackend(Images(tmp_path))._filter(Engine("Engine"))
+    assert json.loads(option.removeprefix("seccomp=")) == ours
+
+    podman = DockerBackend(Images(tmp_path / "images"), host="unix:///run/podman.sock")
+    (option,) = podman._filter(Engine("Podman Engine"))
+    file = Path(option.removeprefix("seccomp="))
+    assert json.loads(file.read_text()) == ours
+    file.unlink()
+    assert podman._filter(Engine("Podman Engine")) == [option]
+    assert file.exists(), "it was removed by somebody who made room"
+    assert DockerBackend(Images(tmp_path), host="tcp://127.0.0.1:1")._filter(Engine("Podman Engine")) == []
 
 
 def test_an_engine_that_is_not_there_is_named_with_the_cure(tmp_path: Path) -> None:

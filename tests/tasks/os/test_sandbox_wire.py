@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentbench_fc.tasks.os.sandbox import SandboxLost
-from agentbench_fc.tasks.os.sandbox.docker import AttachedStream
+from agentbench_fc.tasks.os.sandbox.attached import AttachedStream
 from agentbench_fc.tasks.os.sandbox.inside import processes
 from agentbench_fc.tasks.os.sandbox.wire import HEAD, SocketStream, Wire, pack, program, unpack
 

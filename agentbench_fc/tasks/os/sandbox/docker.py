@@ -9,6 +9,7 @@ Not here: images (images.py); the calls into a sandbox (box.py).
 """
 
 import contextlib
+import hashlib
 import itertools
 import json
 import logging
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from agentbench_fc.errors import InfrastructureError
+from agentbench_fc.tasks.os.sandbox.attached import AttachedStream, attach
 from agentbench_fc.tasks.os.sandbox.base import (
     CROWD,
     CROWDED,
@@ -62,60 +64,8 @@ MAX_AGE_S = 86_400.0
 INSTALL = "apt-get install -y docker.io && systemctl start docker"
 SOCKET = "unix:///var/run/docker.sock"
 KINDS = ("modified", "added", "deleted")
-
-
-class AttachedStream:
-    """The standard input and output of a container: an engine sends frames of a kind, a length, and bytes."""
-
-    def __init__(self, holder: Any, link: socket.socket) -> None:
-        self._holder = holder  # the HTTP response that owns the socket
-        self._link = link
-        self._raw = bytearray()
-        self.stderr = bytearray()
-        """The end of what process 1 complained about: a traceback of the agent, or that there is no python3."""
-        link.setblocking(False)
-
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-        return self._link.fileno()
-
-    def recv(self) -> bytes:
-        """The bytes of the whole frames that have arrived.
-
-        Raises:
-            BlockingIOError: there are none yet.
-        """
-        data = self._link.recv(1 << 18)
-        if not data:
-            return b""
-        self._raw += data
-        out = bytearray()
-        while len(self._raw) >= 8:
-            size = int.from_bytes(self._raw[4:8], "big")
-            if len(self._raw) < 8 + size:
-                break
-            if self._raw[0] == 2:
-                self.stderr = (self.stderr + self._raw[8 : 8 + size])[-2000:]
-            else:
-                out += self._raw[8 : 8 + size]
-            del self._raw[: 8 + size]
-        if not out:
-            raise BlockingIOError
-        return bytes(out)
-
-    def send(self, data: memoryview) -> int:
-        """As much as fits."""
-        return self._link.send(data)
-
-    def close(self) -> None:
-        """Hangs up, which ends the agent."""
-        with contextlib.suppress(OSError):
-            self._link.shutdown(socket.SHUT_RDWR)
-        response = getattr(self._holder, "_response", self._holder)
-        with contextlib.suppress(ValueError):  # it flushes what is closed already
-            response.close()
-        self._holder.close()
-        self._link.close()
+ENGINES_OWN = "/etc"
+"""Where an engine puts files of its own; Podman says from the start that the folder has changed."""
 
 
 @dataclass(slots=True)
@@ -158,7 +108,7 @@ class DockerBacking:
         return [
             Change(path, KINDS[kind])  # type: ignore[arg-type]
             for path, kind in sorted(found.items())
-            if not (kind == 0 and path in holders)
+            if not (kind == 0 and (path in holders or path == ENGINES_OWN))
         ]
 
     def copy(self, state: bytes) -> Sandbox | None:
@@ -171,13 +121,22 @@ class DockerBacking:
             return
         self.gone = True
         self.backend.forgotten(self)
+        for pause_s in (0.05, 0.2, 1.0, 0.0):
+            why = self._remove()
+            if "state improper" not in why:  # Podman refuses for a moment when a container is just ending by itself
+                break
+            time.sleep(pause_s)
+        if why and "404" not in why and "in progress" not in why:
+            logger.warning("a container is left for the next sweep: %s [%s]", why, self.name)
+
+    def _remove(self) -> str:
+        """Why the engine does not remove the container: a text, for an error would keep frames and a socket."""
         try:
             with self.backend.engine() as client:
                 client.remove_container(self.container, force=True, v=True)
         except InfrastructureError as error:
-            if "404" not in str(error) and "in progress" not in str(error):
-                why = str(error)  # a record that is kept would keep the error's frames, and a socket in them
-                logger.warning("a container is left for the next sweep: %s [%s]", why, self.name)
+            return str(error)
+        return ""
 
 
 class _ImageGone(InfrastructureError):
@@ -205,7 +164,8 @@ class DockerBackend:
         self._owner = Owner.me()
         self._open: dict[str, tuple[DockerBacking, Box]] = {}
         self._references: dict[str, str] = {}
-        self._filters: list[str] | None = None
+        self._filter_text: str | None = None
+        self._podman = False
         self._watch = DiskWatch()
 
     @property
@@ -361,7 +321,7 @@ class DockerBackend:
             stream: AttachedStream | None = None
             try:
                 container = client.create_container(**self._settings(client, reference, name, limits))["Id"]
-                stream = _attach(client, container)
+                stream = attach(client, container)
                 client.start(container)
             except BaseException as error:
                 if stream is not None:
@@ -415,16 +375,20 @@ class DockerBackend:
         }
 
     def _filter(self, client: Client) -> list[str]:
-        """Our list of system calls as a security option; Podman takes a file instead, so there its own list holds."""
-        if self._filters is None:
+        """Our list of system calls as a security option; Podman reads it from a file, so one elsewhere has its own."""
+        if self._filter_text is None:
             version, info = client.version(), client.info()
-            parts = {str(part.get("Name")) for part in version.get("Components") or ()}
-            fits = not any(name.startswith("Podman") for name in parts)
-            fits = fits and any("name=seccomp" in str(each) for each in info.get("SecurityOptions") or ())
+            self._podman = any(str(part.get("Name")).startswith("Podman") for part in version.get("Components") or ())
+            fits = any("name=seccomp" in str(each) for each in info.get("SecurityOptions") or ())
+            fits = fits and (not self._podman or self.address.startswith("unix:"))
             machine = str(version.get("Arch") or "")
             machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-            self._filters = [f"seccomp={json.dumps(profile(machine))}"] if fits else []
-        return self._filters
+            self._filter_text = json.dumps(profile(machine)) if fits else ""
+        if not self._filter_text:
+            return []
+        if self._podman:
+            return [f"seccomp={_kept_in(self._images.folder, self._filter_text)}"]
+        return [f"seccomp={self._filter_text}"]
 
     def _upper(self, container: str) -> Path | None:
         """Where what a container writes is on this host; None: the engine does not say, or is elsewhere."""
@@ -457,9 +421,15 @@ def _connect(address: str) -> Client:
     return docker.APIClient(base_url=address, version=older, timeout=API_TIMEOUT_S, max_pool_size=64)
 
 
-def _attach(client: Client, container: str) -> AttachedStream:
-    holder = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-    return AttachedStream(holder, getattr(holder, "_sock", holder))
+def _kept_in(folder: Path, text: str) -> Path:
+    """A file that holds a filter; written again where somebody removed it."""
+    path = folder / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{secrets.token_hex(4)}")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    return path
 
 
 def _import(client: Client, archive: Path, reference: str) -> None:
