@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import missing
 
 from agentbench_fc.errors import CallerError, InfrastructureError, Unavailable
-from agentbench_fc.tasks.os.sandbox import ExecResult, Limits, SandboxSpent, SandboxUnavailable, cgroups
+from agentbench_fc.tasks.os.sandbox import ExecResult, Limits, SandboxSpent, SandboxUnavailable, cgroups, oci_keeper
 from agentbench_fc.tasks.os.sandbox.base import Probe, SandboxBackend, reason
 from agentbench_fc.tasks.os.sandbox.choose import choose, make
 from agentbench_fc.tasks.os.sandbox.disk import DiskWatch, measure
@@ -276,3 +277,15 @@ def test_what_a_folder_holds_is_measured_and_the_watch_tells_once(tmp_path: Path
 def test_reasons_are_cut_from_messages() -> None:
     assert reason("it failed [here]. Do that.") == "it failed [here]"
     assert reason("plain") == "plain"
+
+
+def test_the_way_into_ones_own_control_group_is_found_and_changes_nothing() -> None:
+    if os.geteuid() != 0 or cgroups.why_not():
+        missing("control groups cannot be written")
+    before = Path("/proc/self/cgroup").read_text()
+    entry = oci_keeper.entry_of([f"{root}/{cgroups.PREFIX}owner" for root in cgroups.hierarchies()])
+    assert entry is not None
+    assert str(os.getpid()) in entry.read_text().split()
+    entry.write_text("0")
+    assert Path("/proc/self/cgroup").read_text() == before
+    assert oci_keeper.entry_of([]) is None

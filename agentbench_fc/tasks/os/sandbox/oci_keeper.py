@@ -9,6 +9,7 @@ A request is a JSON packet with at most one descriptor; requests run on threads,
 Not here: the owner's side (oci.py); what a sandbox may do (spec.py).
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -74,9 +75,10 @@ def unshare(flags: int) -> None:
 class Keeper:
     """Process 1 of the namespace in which the sandboxes live."""
 
-    def __init__(self, link: socket.socket, runc: str) -> None:
+    def __init__(self, link: socket.socket, runc: str, entry: Path | None = None) -> None:
         self._link = link
         self._runc = runc
+        self._entry = entry
         self._sending = threading.Lock()
         self._inits: dict[str, int] = {}
         self._reaping = threading.Lock()
@@ -114,6 +116,7 @@ class Keeper:
             link: Descriptor of the agent's end.
         """
         home = Path(HOME, name)
+        threading.Thread(target=self._hurry, daemon=True).start()
         try:
             self._mount(home, lower, disk, source)
             spec["root"]["path"] = str(home / "root")
@@ -123,6 +126,16 @@ class Keeper:
             self._clear(name)
             raise
         return self._inits[name]
+
+    def _hurry(self) -> None:
+        """Enters the control group again that this process is in, which changes nothing.
+
+        After a pause the kernel waits for all CPUs before a process may change its group (30 ms on an idle machine);
+        once asked, it gets over with that while the files are mounted and runc starts.
+        """
+        if self._entry is not None:
+            with contextlib.suppress(OSError):
+                self._entry.write_text("0")
 
     def _mount(self, home: Path, lower: str, disk: list[int], source: str) -> None:
         size, files, owner = disk
@@ -226,13 +239,30 @@ def _differs(mine: str, other: str) -> bool:
     return (one.st_mode, one.st_uid, one.st_gid) != (two.st_mode, two.st_uid, two.st_gid)
 
 
-def keep(link: socket.socket, runc: str) -> None:
+def entry_of(groups: list[str]) -> Path | None:
+    """The file by which this process enters the control group that it is in; None: it cannot.
+
+    Args:
+        groups: A folder at the root of each hierarchy.
+    """
+    roots = [Path(group).parent for group in groups]
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for root in roots:
+            named = set(root.name.split(",")) & set(controllers.split(","))
+            file = Path(f"{root}{path}", "cgroup.procs")
+            if (named or (not controllers and (root / "cgroup.controllers").exists())) and os.access(file, os.W_OK):
+                return file
+    return None
+
+
+def keep(link: socket.socket, runc: str, groups: list[str]) -> None:
     """The keeper's life, as process 1 of its namespace."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("keeper", HOME, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
-    Keeper(link, runc).serve()
+    Keeper(link, runc, entry_of(groups)).serve()
 
 
 def guard(link: socket.socket, runc: str, series: str, groups: list[str]) -> None:
@@ -249,7 +279,7 @@ def guard(link: socket.socket, runc: str, series: str, groups: list[str]) -> Non
     if child == 0:
         status = 1
         try:
-            keep(link, runc)
+            keep(link, runc, groups)
             status = 0
         except OSError as error:
             tell(link, {"number": 0, "error": str(error)})
