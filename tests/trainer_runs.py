@@ -135,8 +135,8 @@ class TrainerRun:
         assert self.process is not None
         family = descendants(self.pid)
         self.process.kill()
-        self.process.wait(60)
-        deadline = time.monotonic() + 60
+        self.process.wait(10)
+        deadline = time.monotonic() + 20
         while any(map(alive, family)):
             assert time.monotonic() < deadline, f"left behind: {[command_of(p) for p in family if alive(p)]}"
             time.sleep(0.05)

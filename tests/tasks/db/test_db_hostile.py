@@ -114,7 +114,7 @@ def test_each_refused_statement_has_a_clear_error(pair: tuple[Database, Database
         started = time.monotonic()
         with pytest.raises(SqlError) as caught:
             attacked.execute(sql)
-        assert time.monotonic() - started < 20, name
+        assert time.monotonic() - started < 5, name
         assert 10 < len(str(caught.value)) < 400, name
         assert "afc_" not in str(caught.value), name
         all_goes_on(attacked, neighbour)
@@ -128,7 +128,7 @@ def test_each_endless_statement_is_ended_in_time(pair: tuple[Database, Database]
             SqlError, match=r"stopped|full|too large|too much|too long|available|cannot be run|not exist here"
         ):
             attacked.execute(sql)
-        assert time.monotonic() - started < 40, name
+        assert time.monotonic() - started < 10, name
         all_goes_on(attacked, neighbour)
 
 
@@ -150,7 +150,7 @@ def test_a_large_result_is_cut_while_it_is_fetched(mariadb: MysqlBackend) -> Non
     wide = database.execute("SELECT REPEAT('x', 60000) FROM t")
     assert wide.more
     assert len(wide.rows) < 40
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
     assert database.execute("SELECT 1 + 1").rows == ((2,),)
     database.close()
 
@@ -186,7 +186,7 @@ def test_locks_of_a_session_do_not_stop_the_grader(mariadb: MysqlBackend) -> Non
     assert database.rows("t") == list(T.rows)
     database.execute("LOCK TABLES t WRITE")
     database.close()
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 4
 
 
 def test_sessions_cannot_see_each_other(pair: tuple[Database, Database], backend: Backend) -> None:

@@ -94,7 +94,7 @@ def test_an_endless_query_is_ended_and_costs_a_turn(
     assert call(session, "get_relations", variable="#2") == (
         "Error: get_relations: the graph did not answer in time. Use a smaller set."
     )
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 5
     assert gone(pid)
     monkeypatch.undo()
     child_backend._timeout_s = 60.0
