@@ -86,7 +86,7 @@ def test_at_the_deadline_the_process_dies_and_the_error_says_why(child: Child, m
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match=rf"{method} took over 1\.5 s.*exit code -9") as caught:
         child.call(method, timeout_s=1.5)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 5
     assert ("about to hang" in str(caught.value)) == (method == "hangs")
     assert not exists(child.pid)
     assert not child.alive
@@ -109,7 +109,7 @@ def test_a_kill_from_outside_ends_the_call_that_runs(child: Child) -> None:
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="died during hangs"):
         child.call("hangs", timeout_s=50)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 10
 
 
 def test_a_stopped_child_is_killed_at_the_deadline(child: Child) -> None:

@@ -193,7 +193,7 @@ def test_a_hanging_tool_costs_its_deadline_and_blocks_no_one_else() -> None:
     session, neighbour = started(task), started(task)
     began = time.monotonic()
     assert "did not finish within 0.8 seconds" in str(session.interact(call("hangs")).messages[0]["content"])
-    assert time.monotonic() - began < 5, "of the 5 s that it hangs"
+    assert time.monotonic() - began < 2, "of the 5 s that it hangs"
     assert neighbour.interact(call("ends")).reward == 1.0
     end = session.interact(call("ends"))  # the hanging call still runs: it must not run beside another one
     assert (end.status, end.metrics["fault"]) == (Status.TASK_ERROR, "environment")

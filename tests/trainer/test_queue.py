@@ -135,7 +135,7 @@ def test_a_dead_source_ends_the_wait_after_what_it_gave(groups: list[Group], fai
         queue.get_batch(8, 8, version=0, deadline_s=300)
     assert raised.value.__cause__ is failure
     assert isinstance(raised.value, type(failure) if isinstance(failure, AgentBenchError) else InfrastructureError)
-    assert time.monotonic() - started < 60, "not what the deadline allows"
+    assert time.monotonic() - started < 2, "not what the deadline allows"
     queue.close()
 
 
@@ -157,7 +157,7 @@ def test_a_reader_that_is_gone_without_a_word_is_told_at_once(groups: list[Group
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match="the reader ended without a word"):
         queue.get_batch(4, 4, version=0, deadline_s=300)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 5
 
 
 def test_the_oldest_groups_come_first_and_equal_rewards_are_refilled(groups: list[Group]) -> None:

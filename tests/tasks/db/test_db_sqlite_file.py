@@ -118,7 +118,7 @@ def test_an_endless_statement_is_ended(file: Path, monkeypatch: pytest.MonkeyPat
     started = time.monotonic()
     with pytest.raises(SqlError, match="was stopped"):
         database.execute("WITH RECURSIVE c AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
     monkeypatch.undo()
     many = database.execute(
         "WITH RECURSIVE c AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM c LIMIT 5000) SELECT n FROM c"

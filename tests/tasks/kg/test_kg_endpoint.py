@@ -222,7 +222,7 @@ def test_nothing_outlives_its_deadline(fake: Fake, fault: Act) -> None:
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="no answer within 1 s"):
         backend.predicates(ANN)
-    assert time.monotonic() - began < 20, "of the 60 that the server takes"
+    assert time.monotonic() - began < 2.5, "of the 60 that the server takes"
 
 
 def test_a_reply_without_end_is_left(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ async def _killed(engine: ProcessEngine) -> None:
     start = time.monotonic()
     with pytest.raises(InfrastructureError, match=r"ended by signal SIGKILL \[engine-0\]"):
         await waiting
-    assert time.monotonic() - start < 60, "not at the end of the request's time"
+    assert time.monotonic() - start < 5, "not at the end of the request's time"
     with pytest.raises(InfrastructureError, match="SIGKILL"):
         await engine.generate([5], Sampling(max_tokens=1), timeout_s=60)
     assert not await engine.health()
